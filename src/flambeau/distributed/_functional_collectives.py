@@ -1,9 +1,8 @@
-"""torch.distributed._functional_collectives: collectives that leave their input alone, return new tensors and have
-derivatives. What `distributed.nn.functional` recommends in place of its own.
+"""torch.distributed._functional_collectives: collectives that return new tensors and have derivatives.
 
-PyTorch returns tensors that wait when they are first used. Here a collective is queued on the current stream, in its
-turn, and the tensor is a plain one: nothing is left to wait for. A group is a ProcessGroup, its name, a mesh of one
-dimension, (mesh, dimension), or, deprecated, the ranks of a group that there is.
+PyTorch's functions return tensors that wait when they are first used. Flambeau enqueues each collective on the current
+stream and returns a plain tensor, so there is nothing to wait for. A group is a ProcessGroup, the name of one, a mesh
+of one dimension, a pair (mesh, dimension) or, deprecated, the list of ranks of an existing group.
 """
 
 from __future__ import annotations
@@ -45,19 +44,23 @@ def wait_tensor(tensor: Any) -> Any:
 
 
 def broadcast(self: Any, src: int, group: Any, tag: str = "") -> Any:
-    """Return the values of rank `src` (global) on all ranks. Its gradient is the sum of theirs, that of the others
-    zero.
+    """Return the values of global rank `src` on all ranks.
 
-    PyTorch has no derivative of it: with a warning, each rank's own gradient passes as if nothing had been sent.
+    In backward rank `src` receives the sum of all ranks' gradients and the other ranks receive zeros. PyTorch defines
+    no
+    derivative: it warns and passes each rank's own gradient.
     """
     return _Broadcast.apply(src, _resolve_group(group), self.contiguous())
 
 
 def all_reduce(self: Any, reduceOp: str, group: Any, tag: str = "") -> Any:  # noqa: N803
-    """Return the reduction over all ranks. `reduceOp`: "sum", "avg", "product", "min", "max", "band", "bor", "bxor".
+    """Return the reduction over all ranks.
+
+    Args:
+        reduceOp: "sum", "avg", "product", "min", "max", "band", "bor" or "bxor".
 
     Raises:
-        RuntimeError: For any other word; in backward: another than "sum".
+        RuntimeError: If `reduceOp` is another word, or in backward if it is not "sum".
     """
     return _AllReduce.apply(_resolve_group(group), reduceOp.lower(), "all_reduce", self)[0]
 
@@ -86,9 +89,11 @@ def reduce_scatter_single(
     group: Any,
     tag: str = "",
 ) -> Any:
-    """Return the reduction over all ranks; rank n gets its n-th part along a dimension.
+    """Return this rank's part of the reduction over all ranks: part n along `scatter_dim` goes to rank n.
 
-    Raises AssertionError: no equal parts; RuntimeError as `all_reduce`.
+    Raises:
+        AssertionError: If the dimension cannot be divided into equal parts.
+        RuntimeError: As for `all_reduce`.
     """
     found = _resolve_group(group)
     if self.size(scatter_dim) % found.size():
@@ -129,11 +134,12 @@ def all_to_all_single(
     group: Any,
     tag: str = "",
 ) -> Any:
-    """Send part n of the first dimension to rank n and receive part n of the result from it. Parts are equal by
-    default.
+    """Send part n of the first dimension to rank n and receive part n of the result from it.
+
+    Parts have equal sizes by default.
 
     Raises:
-        AssertionError: For sizes of one side alone, or that are not ints.
+        AssertionError: If only one side has sizes, or a size is not an int.
     """
     for name, sizes in (("output", output_split_sizes), ("input", input_split_sizes)):
         if sizes is not None and not all(isinstance(size, int) for size in sizes):
@@ -166,7 +172,11 @@ def permute_tensor(self: Any, src_dst: list[int], group: Any, tag: str = "") -> 
 
 
 def _with_name(name: str, function: Any, now: str = "") -> Any:
-    """Return a function under another name; `now` is the name to use instead if PyTorch warns of the other one."""
+    """Return a copy of a function with another name.
+
+    Args:
+        now: The name that PyTorch recommends if it has deprecated `name`; the copy then warns.
+    """
 
     @functools.wraps(function)
     def other(*args: Any, **named: Any) -> Any:
@@ -303,5 +313,5 @@ def _check_sum(ctx: Any) -> None:
 
 
 def _in_rows(tensor: Any, dim: int, size: int) -> Any:
-    """Return a tensor whose parts along the first dimension are the parts of `t` along another."""
+    """Return a tensor whose parts along the first dimension are the parts of `tensor` along dimension `dim`."""
     return tensor if dim == 0 else call(cat, tensor.chunk(size, dim), (0,))

@@ -1,9 +1,8 @@
 """`DebugLevel`, and `Agreement`: with TORCH_DISTRIBUTED_DEBUG=DETAIL ranks compare collectives before they begin.
 
-For virtual GPUs and CPU tensors, backends detect ranks that disagree themselves (`mpi_checks.py`); NCCL does not:
-it hangs. So at that level each rank leaves the kind, size, dtype, operation, root and line of its next collective
-in the group's store, and waits for the others'. That is slow, a store's round trip and a wait on the host for
-each collective: it is for looking for a mistake.
+Backends of virtual GPUs and CPU tensors detect mismatches themselves (`mpi_checks.py`); NCCL hangs. At level DETAIL
+each rank therefore writes kind, size, dtype, operation, root and call site of its next collective to the group's store
+and waits for the others. Each collective then costs a round trip to the store and a host wait, so it is for debugging.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from flambeau.driver.meetings import PAIRED, common_arguments, describe
 
 
 class DebugLevel(Numbers):
-    """The amount of checks that `distributed` makes."""
+    """The level of checks of `torch.distributed`: OFF, INFO or DETAIL."""
 
     OFF = 0
     INFO = 1
@@ -50,7 +49,8 @@ class Agreement:
         self._number = 0
 
     def check(self, calls: Sequence[Collective]) -> None:
-        """Leave what this rank is about to queue, and look at the others'. Messages are not compared.
+        """Publish the collectives that this rank is about to enqueue, and compare them with the others'. Messages are
+        skipped.
 
         Raises:
             DistBackendError: If ranks disagree, or a rank has not joined within the group's timeout.
@@ -63,7 +63,7 @@ class Agreement:
             )
 
     def compare(self, what: Sequence[str], words: str) -> None:
-        """Compare any action of all ranks: `what` has to be equal, and an error shows `words` of each rank."""
+        """Compare an action of all ranks: `what` must be equal. An error shows `words` of each rank."""
         rank, size, store = self._place.rank, self._place.size, self._place.store
         self._number += 1
         text = f"rank {self._place.ranks[rank]} at {place(caller())}: {words}"

@@ -29,9 +29,11 @@ class _RankPdb(Pdb):
 
 
 def breakpoint(rank: int = 0, skip: int = 0, timeout_s: float | None = 3600) -> None:
-    """Start the debugger on one rank; the others wait in a barrier until it continues. All ranks call.
+    """Start the debugger on one rank while the other ranks wait in a barrier. All ranks must call this.
 
-    skip: nothing in so many calls at first, of each line that calls. timeout_s: of all groups from now on.
+    Args:
+        skip: Ignore this many calls of each call site first.
+        timeout_s: New timeout of all groups.
     """
     caller = sys._getframe(1)
     line = (caller.f_code.co_filename, caller.f_lineno)

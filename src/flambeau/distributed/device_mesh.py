@@ -1,7 +1,7 @@
-"""torch.distributed.device_mesh: ranks in rows and columns, with a process group along each dimension.
+"""torch.distributed.device_mesh: an n-dimensional array of ranks, with a process group along each dimension.
 
-A mesh is some axes (`mesh_layout.py`) over a flat list of ranks. Slices and flattened meshes have the list of the
-mesh that they were made from, their root, with their own axes; they share its groups, which are found by name.
+A mesh is some axes (`mesh_layout.py`) over a flat list of ranks. Slices and flattened meshes keep the list and groups
+of the mesh that they were created from, their root, and have their own axes.
 """
 
 from __future__ import annotations
@@ -41,22 +41,25 @@ _NONE: Override = (None, None)
 
 
 class DeviceMesh:
-    """Ranks as an array: `mesh[i, j]` is the global rank at row i and column j. All ranks create equal meshes.
+    """An n-dimensional array of ranks: `mesh[i, j]` is the global rank at row i and column j. All ranks create equal
+    meshes.
 
-    Each dimension has groups: of the ranks that differ in their index along it alone. Makes the group of all
-    ranks if there is none, and selects a CUDA device (LOCAL_RANK, else the rank modulo the number of devices) if
-    CUDA was not used so far.
+    Each dimension has groups of the ranks that differ only in that dimension's index. The constructor initializes the
+    group
+    of all ranks if there is none. If CUDA has not been used yet it selects a CUDA device: LOCAL_RANK, else the rank
+    modulo
+    the number of devices.
 
     Args:
-        device_type: "cuda" or "cpu": of the tensors that the groups are for.
-        mesh: ranks, as a tensor or nested lists.
-        mesh_dim_names: a name for each dimension, by which the mesh can be sliced.
-        backend_override: for each dimension (backend, options) of its groups; None: the backends of the group of
-            all ranks.
+        device_type: "cuda" or "cpu", the device of the groups' tensors.
+        mesh: Ranks, as a tensor or nested lists.
+        mesh_dim_names: A name for each dimension, by which the mesh can be sliced.
+        backend_override: For each dimension (backend, options) of its groups; None for the backends of the group of all
+            ranks.
 
     Raises:
-        RuntimeError: If more ranks than there are.
-        ValueError: For ranks that there are not, or twice.
+        RuntimeError: If the mesh has more ranks than the group of all ranks.
+        ValueError: If a rank does not exist or occurs twice.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class DeviceMesh:
         self._coordinate: tuple[int, ...] | None = None
 
     def _part(self, axes: Sequence[Axis], names: Sequence[str], groups: list[str]) -> DeviceMesh:
-        """Return a mesh of the root's ranks with other axes."""
+        """Return a mesh over the root's ranks with other axes."""
         root = self._get_root_mesh()
         made = DeviceMesh.__new__(DeviceMesh)
         made._stand(root._device_type, axes, root._ranks, names)
@@ -274,11 +277,12 @@ class DeviceMesh:
     # -- parts --------------------------------------------------------------------------------------------------
 
     def __getitem__(self, mesh_dim_names: str | tuple[str, ...]) -> DeviceMesh:
-        """Return the mesh of some dimensions that this rank is in, by name: of a (dp, tp) mesh, `mesh["tp"]` is its
-        row.
+        """Return the submesh of the named dimensions that contains this rank. `mesh["tp"]` of a (dp, tp) mesh is this
+        rank's row.
 
-        Raises RuntimeError if it has no names, or dimensions overlap, or KeyError if no such names, or in another
-        order.
+        Raises:
+            RuntimeError: If the mesh has no names, or the dimensions overlap.
+            KeyError: If a name does not exist, or the names are in another order.
         """
         if not self._mesh_dim_names:
             raise RuntimeError("Cannot slice a DeviceMesh without mesh_dim_names!")
@@ -383,11 +387,12 @@ class DeviceMesh:
         *,
         mesh_dim_names: Sequence[str] | None = None,
     ) -> DeviceMesh:
-        """Return a mesh of groups that there are: of one, or of one along each dimension of `mesh`.
+        """Return a mesh of existing groups: of one group, or of one group for each dimension of `mesh`.
 
         Raises:
-            ValueError: If there are no groups; of several no `mesh` or names, or other dimensions; of one another
-                `mesh`.
+            ValueError: If there are no groups, if `mesh` or names are missing or do not match several groups, or if
+                `mesh` is
+                not the ranks of the one group.
         """
         groups = [group] if isinstance(group, ProcessGroup) else list(group)
         if isinstance(group, ProcessGroup):
@@ -448,7 +453,7 @@ class DeviceMesh:
 
 
 class _MeshEnv:
-    """The namespace `_mesh_resources`: the meshes that `with` has made current."""
+    """The namespace `_mesh_resources`: the stack of meshes that `with` statements have entered."""
 
     def get_current_mesh(self) -> DeviceMesh:
         """Return the innermost. Raises RuntimeError if there is none."""

@@ -1,4 +1,4 @@
-"""torch.distributed.distributed_c10d: where PyTorch keeps what `torch.distributed` shows."""
+"""torch.distributed.distributed_c10d: the module in which PyTorch defines the functions of `torch.distributed`."""
 
 from __future__ import annotations
 
@@ -223,17 +223,21 @@ def _get_default_group() -> ProcessGroup:
 
 
 def _rank_not_in_group(group: Any) -> bool:
-    """Return True if this rank is outside of a group: `new_group` gave it NON_GROUP_MEMBER."""
+    """Return True if `group` is NON_GROUP_MEMBER, which `new_group` returns to ranks outside of the group."""
     return bool(group == GroupMember.NON_GROUP_MEMBER)
 
 
 def _get_process_group_name(pg: ProcessGroup) -> str:
-    """Return a group's name; "None": it has been given up."""
+    """Return a group's name; "None" if the group has been destroyed."""
     return pg.group_name if world().groups.get(pg.group_name) is pg else "None"
 
 
 def _get_default_store() -> Store:
-    """Return what `init_process_group` made or was given, under its prefix. Raises ValueError if it was not called."""
+    """Return the store of `init_process_group`, with the prefix of the group of all ranks.
+
+    Raises:
+        ValueError: If `init_process_group` was not called.
+    """
     world().require_default()
     found = world().store
     assert found is not None

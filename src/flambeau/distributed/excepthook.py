@@ -1,7 +1,7 @@
 """`report_by_rank`: prefix an uncaught exception's lines with the rank, and record it for the launcher.
 
-Ranks share a screen. PyTorch puts "[rank1]: " before the lines of an exception that nobody caught from
-init_process_group on, and so does this. The note is what `elastic`'s `record` leaves, for programs without it.
+Ranks share a terminal. Like PyTorch, this prints "[rank1]: " before each line of an uncaught exception after
+init_process_group. It also writes the error file that `elastic`'s `record` writes, for programs without `record`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def by_rank(rank: int, text: str) -> str:
 
 
 def note(error: BaseException, traceback: str) -> None:
-    """Record an error for the launcher, if there is one and the program has not used `record`."""
+    """Record an error for the launcher, if there is a launcher and the program has not used `record`."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
     if path and not isinstance(error, KeyboardInterrupt) and not os.path.exists(path):
         with suppress(OSError):

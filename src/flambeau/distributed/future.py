@@ -19,11 +19,14 @@ T = TypeVar("T")
 
 
 class Future(Generic[T]):
-    """PyTorch's `torch.futures.Future`.
+    """The result of an asynchronous operation, PyTorch's `torch.futures.Future`.
 
-    `stream` is the stream on which the value's tensors are written. Callbacks run with it as the current stream,
-    and `wait` makes the caller's current stream wait, not the host. `drive` completes a future for a caller that
-    waits.
+    Callbacks run with `stream` as the current stream. `wait` makes the caller's current stream wait for it, not the
+    host.
+
+    Attributes:
+        stream: The stream on which the value's tensors are written.
+        drive: Function that completes the future for a caller that waits.
     """
 
     __module__ = "flambeau.futures"
@@ -74,8 +77,7 @@ class Future(Generic[T]):
     def add_done_callback(self, callback: Callable[[Future[T]], None]) -> None:
         """Call `callback(self)` once the future is done, in the order of additions; immediately if it is done.
 
-        What it raises is printed, as in PyTorch: otherwise it would stop the caller that sets the value, and the
-        other callbacks.
+        An exception of the callback is printed, as in PyTorch, so that the other callbacks run.
         """
         with self._changed:
             if not self._done:
@@ -160,9 +162,9 @@ def _text(error: Exception) -> str:
 
 
 def collect_all(futures: list[Future[Any]]) -> Future[list[Future[Any]]]:
-    """Return a future whose value is the list `futures`, and which completes when all of them have.
+    """Return a future that completes when all `futures` have, with their list as value.
 
-    If any of them failed, the error of the first such one in the list is its error.
+    If any of them failed, its error is the error of the first failed future in the list.
     """
     result: Future[list[Future[Any]]] = Future(drive=lambda: [f._settle() for f in futures] and None)
     numbers = count(1)  # several threads may finish futures together: each takes another number

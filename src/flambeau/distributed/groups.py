@@ -32,7 +32,7 @@ class group(metaclass=_Current):
 
 
 class GroupMember(metaclass=_Current):
-    """`GroupMember.WORLD`, and `NON_GROUP_MEMBER`: what `new_group` returns to ranks that are not in it."""
+    """The namespace of `WORLD` and of `NON_GROUP_MEMBER`, which `new_group` returns to ranks outside of the group."""
 
     NON_GROUP_MEMBER = NON_GROUP_MEMBER
 
@@ -123,7 +123,9 @@ def get_debug_level() -> DebugLevel:
 
 
 def set_debug_level(level: DebugLevel) -> None:
-    """Set it for groups that are made from now on. DETAIL: ranks compare each collective before they begin it."""
+    """Set the debug level for groups that are created later. With DETAIL ranks compare collectives before they
+    begin.
+    """
     if not isinstance(level, DebugLevel):
         raise TypeError(f"set_debug_level(): level must be a DebugLevel, not {type(level).__name__}")
     world().debug = level
@@ -209,10 +211,10 @@ def group_or_default(group: Any) -> ProcessGroup:
 
 
 def named_group(name: str) -> ProcessGroup:
-    """Return a group of this rank.
+    """Return the group of this rank that has a name.
 
     Raises:
-        RuntimeError: If it has been given up.
+        RuntimeError: If the group has been destroyed.
     """
     found = world().groups.get(name)
     if found is None:

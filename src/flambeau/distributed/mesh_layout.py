@@ -1,8 +1,8 @@
-"""The layout of a mesh's dimensions in a flat list of ranks: slicing, flattening and splitting without the ranks.
+"""The layout of a mesh's dimensions in a flat list of ranks: slicing, flattening and splitting of dimensions.
 
-An `Axis` is one dimension: pairs (size, stride) from the outermost to the innermost, merged where they can be,
-without axes of size 1. So two axes are equal if they enumerate equal positions in equal order. One pair, but for
-dimensions that were flattened together though others lie between.
+An `Axis` is one dimension: pairs (size, stride) from the outermost to the innermost, merged where possible and without
+pairs of size 1. Two axes are equal exactly if they enumerate equal positions in equal order. An axis has one pair,
+except if it was flattened from dimensions that are not adjacent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def axis(pairs: Iterable[tuple[int, int]]) -> Axis:
 
 
 def join_axes(axes: Iterable[Axis]) -> Axis:
-    """Return several axes as one whose last one varies fastest."""
+    """Return several axes as one, whose last axis varies fastest."""
     return axis([pair for one in axes for pair in one])
 
 
@@ -42,7 +42,7 @@ def row_major(shape: Sequence[int]) -> tuple[Axis, ...]:
 
 
 def in_order(one: Axis) -> bool:
-    """Return True if strides fall: dimensions in the order in which they lie."""
+    """Return True if the strides decrease, so that dimensions are in the order of the list of ranks."""
     return all(a >= b for (_, a), (_, b) in pairwise(one))
 
 
@@ -68,10 +68,10 @@ def tiles(one: Axis, count: int) -> list[list[int]]:
 
 
 def split(one: Axis, sizes: Sequence[int]) -> list[Axis]:
-    """Return an axis cut into several of these lengths, whose product is its own.
+    """Split an axis into axes of these sizes.
 
     Raises:
-        AssertionError: For not at these places.
+        AssertionError: If the axis cannot be split at these places.
     """
     remaining = list(one)
     parts: list[Axis] = []

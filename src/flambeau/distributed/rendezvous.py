@@ -32,12 +32,14 @@ def register_rendezvous_handler(scheme: str, handler: Handler) -> None:
 def rendezvous(
     url: str, rank: int = -1, world_size: int = -1, **kwargs: Any
 ) -> Iterator[tuple[Store, int, int]]:
-    """Return an iterator over (store, rank, number of ranks), of which the first is meant.
+    """Return an iterator that yields (store, rank, number of ranks) once.
 
-    `rank` and `world_size` may stand in the URL instead, or for env:// in the environment.
+    `rank` and `world_size` may be in the URL instead or, for env://, in the environment.
 
-    Raises ValueError: something is missing; RuntimeError: an argument of another type, an unknown scheme;
-    AssertionError: given values are also in the URL.
+    Raises:
+        ValueError: If a value is missing.
+        RuntimeError: If an argument has another type, or the scheme is unknown.
+        AssertionError: If a value is both an argument and in the URL.
     """
     if not isinstance(url, str | bytes):
         raise RuntimeError(f"`url` must be a string. {type(url)}: {url!r}")
@@ -133,7 +135,7 @@ def _place(scheme: str, parts: ParseResult) -> tuple[int, int]:
 def _tcp_store(
     host: str, port: int, rank: int, size: int, timeout: timedelta, environ: Mapping[str, str]
 ) -> Store:
-    """Return the TCP store, served by the launcher if the environment says so, else by rank 0."""
+    """Return the TCP store. The launcher serves it if the environment says so, otherwise rank 0 does."""
     if not 0 <= port < 1 << 16:
         raise ValueError(f"port must have value from 0 to 65535 but was {port}.")
     if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":

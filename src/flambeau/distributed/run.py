@@ -1,6 +1,6 @@
-"""`python -m flambeau.distributed.run`: torchrun. Its arguments, what they mean here, and `main`.
+"""`python -m flambeau.distributed.run`: the command line of torchrun.
 
-A program that says `import torch` gets Flambeau by `flambeau launch`; here Python decides.
+Under `flambeau launch`, `import torch` imports Flambeau; under this module Python's usual rules apply.
 """
 
 from __future__ import annotations
@@ -50,13 +50,14 @@ def run(
     runner: Sequence[str] = (),
     ended: Callable[[int, Path, int], None] = lambda status, folder, first: None,
 ) -> int:
-    """Start the ranks as `args` say, wait for them, and return the exit status.
+    """Start the ranks as `args` request, wait for them, and return the exit status.
 
-    runner: what stands between Python and the program in a rank's command; FOLDER in it is the rank's own folder.
-    ended: called with the status, the folder of the folders of this node's ranks, and the first of these ranks.
+    Args:
+        runner: Arguments between Python and the program in a rank's command; FOLDER in them is the rank's own folder.
+        ended: Called with the status, the folder that holds the ranks' folders, and the first of this node's ranks.
 
     Raises:
-        ValueError: For arguments that contradict each other, or are none.
+        ValueError: If arguments contradict each other or are invalid.
     """
     folder = Path(args.log_dir or tempfile.mkdtemp(prefix="flambeau-launch-"))
     try:
@@ -111,11 +112,13 @@ def plan_of(args: argparse.Namespace, folder: Path, prog: str, runner: Sequence[
 
 
 def determine_local_world_size(nproc_per_node: str) -> int:
-    """Return how many ranks on this node: a number, "gpu", "cpu", or "auto": a rank per GPU if there is one, else
-    per core.
+    """Return the number of ranks on this node.
+
+    Args:
+        nproc_per_node: A number; "gpu"; "cpu"; or "auto", a rank per GPU, or per core without GPUs.
 
     Raises:
-        ValueError: If it is neither; there is not a GPU.
+        ValueError: If it is none of these, or "gpu" without a GPU.
     """
     text = str(nproc_per_node)
     if text.isdigit() and int(text) > 0:

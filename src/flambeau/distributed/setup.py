@@ -43,18 +43,20 @@ def init_process_group(
     device_id: Any = None,
     _ranks: Sequence[int] | None = None,
 ) -> None:
-    """Make the group of all ranks. They find each other by `store`, or by a URL (`init_method`, default "env://").
+    """Create the group of all ranks. They find each other by `store` or by a URL (`init_method`, default "env://").
 
     Args:
-        backend: "nccl" (CUDA tensors, of virtual GPUs too), "gloo" or "mpi" (CPU tensors), "cpu:gloo,cuda:nccl";
-            None: that of the device of `device_id`, or gloo for CPU tensors and nccl for CUDA tensors.
-        timeout: how long an operation may take: 10 minutes with nccl, else 30.
-        device_id: the CUDA device of this rank; nccl's communicator is created immediately.
-        pg_options: a ProcessGroupNCCL.Options, of nccl. group_name: nothing, as in PyTorch.
+        backend: "nccl" (CUDA tensors, also of virtual GPUs), "gloo" or "mpi" (CPU tensors), or "cpu:gloo,cuda:nccl".
+            None
+            selects the backend for the device of `device_id`, or gloo for CPU tensors and nccl for CUDA tensors.
+        timeout: Time limit of operations; default: 10 minutes with nccl, 30 minutes otherwise.
+        device_id: The CUDA device of this rank; nccl's communicator is created immediately.
+        pg_options: A ProcessGroupNCCL.Options, for nccl.
+        group_name: No effect, as in PyTorch.
 
     Raises:
-        ValueError: If a group is present already, something is missing or of no use.
-        RuntimeError: For no such backend here.
+        ValueError: If a group exists already, or an argument is missing or has no use.
+        RuntimeError: If the backend is not available.
     """
     mine = world()
     if mine.default is not None:

@@ -44,9 +44,9 @@ class Work:
         return True
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the operation has finished. On GPUs the current stream waits, unless a `timeout` is given.
+        """Wait until the operation has finished. On GPUs the current stream waits, or with `timeout` the host.
 
-        What went wrong is raised, each time.
+        An error of the operation is raised by every call.
         """
         if not self._over:
             try:
@@ -80,10 +80,10 @@ class Work:
         return self._error
 
     def source_rank(self) -> int:
-        """Return the rank in the group that a message came from.
+        """Return the rank in the group that sent the message.
 
         Raises:
-            RuntimeError: If it is not a receipt.
+            RuntimeError: If the work is not a receive.
         """
         if self._source < 0:
             raise RuntimeError(
@@ -125,7 +125,7 @@ class Work:
 
 
 class Several(Work):
-    """The work of several works: finished when all are."""
+    """A work that combines several works and is finished when all of them are."""
 
     def __init__(self, works: Sequence[Work]) -> None:
         super().__init__([tensor for work in works for tensor in work.result()])

@@ -84,7 +84,7 @@ class ProcessGroup:
             engine.set_timeout(timeout)
 
     def abort(self) -> None:
-        """Leave all communicators of the group immediately: what waits for other ranks fails."""
+        """Abort all communicators of the group immediately: waits for other ranks fail."""
         self._left = "was aborted"
         for engine in self._engines.values():
             engine.abort()
@@ -130,7 +130,7 @@ class ProcessGroup:
         return backend_registry.make(word, "cpu", place, self._hub, lambda: self.engine_of("cpu"))
 
     def engine_for(self, tensor: Any) -> Backend:
-        """Return the engine of a tensor's device. Raises as `engine_of`."""
+        """Return the group's backend for a tensor's device. Raises like `engine_of`."""
         return self.engine_of(tensor.device.type)
 
     @property
@@ -234,7 +234,7 @@ class World:
         return group
 
     def leave(self, group: ProcessGroup, how: Callable[[ProcessGroup], None]) -> None:
-        """Destroy a group. The group of all ranks takes all others with it, the youngest first."""
+        """Destroy a group. Destroying the group of all ranks destroys all others, the newest first."""
         if group.group_name != DEFAULT:
             how(group)
             self.groups.pop(group.group_name, None)

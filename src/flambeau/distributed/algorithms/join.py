@@ -1,9 +1,10 @@
 """torch.distributed.algorithms.join: ranks that run out of inputs continue to answer the collectives of the others.
 
 # Note [Joining]
-Every call of the first joinable begins with a sum of ones over the group. A rank that has left the loop answers with
-zero: so it knows how many still work, and mirrors their collectives by its hooks' `main_hook`, until nobody does.
-Then every rank calls `post_hook`, with which those that came last give the others what they learned.
+Every call of the first joinable begins with a sum over the group, to which a rank with inputs contributes 1 and a rank
+without inputs 0. So each rank knows how many ranks still have inputs. A rank without inputs repeats the others'
+collectives by calling `main_hook` of its hooks until the sum is 0. Then every rank calls `post_hook`, by which the last
+ranks share their final state with the others.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _SKEW = 1000  # missing inputs of a rank from which a warning is issued
 
 
 class JoinHook:
-    """The actions of a rank that has run out of inputs. Both methods do nothing here."""
+    """The actions of a rank that has run out of inputs. Both methods of this base class do nothing."""
 
     def main_hook(self) -> None:
         """Answer the collectives of one iteration of the ranks that still have inputs."""
@@ -43,7 +44,9 @@ class Joinable(ABC):
 
     @abstractmethod
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """Return the hook that a rank without inputs runs for this object. `kwargs` are those of `Join`."""
+        """Return the hook that a rank without inputs runs for this object. `kwargs` are the keyword arguments of
+        `Join`.
+        """
 
     @property
     @abstractmethod
@@ -72,13 +75,13 @@ class Join:
     """Context manager for loops whose number of iterations differs from rank to rank: see Note [Joining].
 
     Args:
-        joinables: in the order of their collectives in an iteration; all of one group.
+        joinables: The objects to join, in the order of their collectives in an iteration; all of one group.
         enable: False disables the context manager.
-        throw_on_early_termination: raise RuntimeError on all ranks when the first runs out of inputs.
-        kwargs: go to each joinable's `join_hook`.
+        throw_on_early_termination: Raise RuntimeError on all ranks when the first runs out of inputs.
+        kwargs: Passed to each joinable's `join_hook`.
 
     Raises:
-        ValueError: If there are no joinables, or they belong to several groups.
+        ValueError: If there are no joinables, or they use several groups.
     """
 
     def __init__(
@@ -121,7 +124,7 @@ class Join:
             hook.post_hook(mirrored == 0)
 
     def _number_at_work(self) -> int:
-        """Return how many ranks begin another iteration."""
+        """Return the number of ranks that begin another iteration."""
         number = zeros(1, device=self._device)
         reduce_in_place(self._group, number)
         return int(number.item())
@@ -138,8 +141,11 @@ class Join:
     def notify_join_context(joinable: Joinable) -> Any:
         """Notify ranks without inputs that this rank begins another iteration.
 
-        Returns the work that sums up how many do; None if `joinable` is not the first of a `Join`, or of none.
-        Raises RuntimeError if one of them wants to end it.
+        Returns:
+            The work of the sum over all ranks, or None if `joinable` is not the first joinable of an active `Join`.
+
+        Raises:
+            RuntimeError: If `throw_on_early_termination` is set and a rank has no more inputs.
         """
         if not hasattr(joinable, "_join_config"):
             raise AssertionError(

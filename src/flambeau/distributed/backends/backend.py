@@ -1,10 +1,9 @@
 """`Backend`: the interface to an implementation of collectives for one kind of device in one group.
 
-The seam between `distributed` and its engines: NCCL's rules on GPUs (`nccl_backend.py`), threads of one process
-(`thread_backend.py`), MPI (`mpi_backend.py`). Ranks here are those within the group. What the public functions
-promise of arguments has been checked when a method is called: tensors are of `device_type`, lists are as long as
-the group, sizes match. Each method begins the operation and returns its `Work`; with `async_op` False the caller
-waits for it right away, and an engine may take the shorter way.
+Implementations are NCCL on GPUs (`nccl_backend.py`), threads of one process (`thread_backend.py`), MPI
+(`mpi_backend.py`) and TCP (`tcp_backend.py`). Ranks are numbers within the group. The public functions have checked
+the arguments: tensors are of `device_type`, lists are as long as the group, sizes match. Each method begins the
+operation and returns its `Work`. With `async_op` False the caller waits for it immediately.
 """
 
 from __future__ import annotations
@@ -19,10 +18,14 @@ from flambeau.distributed.work import Work
 
 @dataclass(frozen=True)
 class Place:
-    """Where an engine stands: `rank` of `size` in the group `name`, whose members' global ranks are `ranks`.
+    """The position of a backend in its group.
 
-    `store` is the group's own part of the store that all ranks share; `priority` is the priority of the group's
-    own streams.
+    Attributes:
+        rank, size: This rank's number in the group, and the number of ranks.
+        name: The group's name.
+        ranks: Global ranks of the members.
+        store: The group's part of the store that all ranks share.
+        priority: Priority of the group's streams.
     """
 
     rank: int
@@ -64,7 +67,7 @@ class Backend:
 
     # -- all ranks --------------------------------------------------------------------------------------
     def all_reduce(self, tensors: Sequence[Any], op: Any, async_op: bool = False) -> Work:
-        """Reduce each tensor over all ranks, in place; several together (coalesced)."""
+        """Reduce each tensor over all ranks, in place. Several tensors are coalesced."""
         self._lacks("allreduce")
 
     def broadcast(self, tensor: Any, root: int, async_op: bool = False) -> Work:
@@ -134,7 +137,7 @@ class Backend:
         """Leave the group after pending operations."""
 
     def abort(self) -> None:
-        """Leave immediately: what waits for other ranks fails."""
+        """Abort all pending operations immediately: waits for other ranks fail."""
 
     def _lacks(self, what: str) -> NoReturn:
         raise RuntimeError(f"Backend {self.name} does not support {what}")

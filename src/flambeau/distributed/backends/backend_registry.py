@@ -1,8 +1,8 @@
 """The backends of PyTorch's backend names, for each kind of device.
 
-`nccl` is NCCL on real GPUs and its model on virtual ones. `mpi` is MPI. `gloo` is MPI if all ranks can join one,
-else TCP; it copies CUDA tensors through the host. Between ranks that are threads, and in groups of one, both are
-memory itself. What is not there is refused by name.
+`nccl` is NCCL on real GPUs and its model on virtual GPUs. `mpi` is MPI. `gloo` is MPI if all ranks can join it, else
+TCP; it copies CUDA tensors through the host. For ranks that are threads, and in groups of one rank, `gloo` and `mpi`
+copy memory directly. A backend that is not available raises by name.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from flambeau.runtime import system
 
 
 def make(word: str, device_type: str, place: Place, hub: Hub | None, host: Callable[[], Backend]) -> Backend:
-    """Return the engine of a group.
+    """Return the backend of a group for one kind of device.
 
     Args:
         word: PyTorch's name of the backend.
         device_type: The kind of device whose tensors it moves.
         place: This rank's place in the group.
         hub: The local coordinator of ranks that are threads; None if ranks are processes.
-        host: Function that returns the group's engine of CPU tensors.
+        host: Function that returns the group's backend for CPU tensors.
 
     Raises:
-        NotSupportedError: If there is no such engine.
-        RuntimeError: If it cannot be used here.
+        NotSupportedError: If the name or the device has no backend.
+        RuntimeError: If the backend cannot be used here.
     """
     if word == "nccl" and device_type == "cuda":
         return DeviceBackend(place)
@@ -82,9 +82,9 @@ def prepare_gpus(devices: Mapping[str, str], everybody: Place, hub: Hub | None, 
 
 
 def meets_early(devices: Mapping[str, str], place: Place, hub: Hub | None) -> bool:
-    """Return True if a group's members create its backend of CPU tensors together with the group.
+    """Return True if a group's members create its CPU backend together with the group.
 
-    They are all there then; later one might send to another while a third does something else.
+    All members are present at that time. Later, one might send to another while a third is busy.
     """
     words = {"gloo", "mpi"} & {*devices.values()}
     if not words or hub is not None or place.size == 1:

@@ -1,7 +1,7 @@
-"""`join`: how the ranks of a communicator find each other: by an id that the first of them leaves in the store.
+"""`join`: create a communicator. The ranks find each other by an id that the first of them publishes in the store.
 
-NCCL waits forever for a missing rank. So on real GPUs all ranks first meet in the store, within the group's
-timeout, and NCCL's own part is aborted after an equal time.
+NCCL waits forever for a missing rank. On real GPUs all ranks therefore first meet in the store, within the group's
+timeout, and NCCL's initialization is aborted after the same time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from flambeau.runtime.context import Context
 def join(
     context: Context, place: Place, timeout: timedelta, pair: Pair | None, number: int
 ) -> tuple[int, RankProgress | None]:
-    """Create the communicator of a group's ranks, or of two, for this rank's device.
+    """Create, for this rank's device, the communicator of all ranks of a group or of a pair of ranks.
 
-    number: of the rank's devices that have joined before: its second communicator pairs with the others' second.
+    Args:
+        number: How many of the rank's devices have joined before. The second communicator of one rank pairs with the
+            second of the others.
 
     Raises:
         DistBackendError: If a rank has not joined in time, or NCCL has failed.
@@ -69,8 +71,10 @@ def _await_members(
 
 
 def _wait(place: Place, ranks: Sequence[int], what: str, timeout: timedelta, keys: Sequence[str]) -> None:
-    """Wait for the keys of the first of `ranks`, within the group. Raises DistBackendError if who does not come, in
-    time or before its process ended.
+    """Wait for keys that the first of `ranks` sets.
+
+    Raises:
+        DistBackendError: If the rank does not set them in time, or its process has ended.
     """
     why = await_keys(place.store, keys, timeout, lambda: _describe_ended(place.store, ranks, keys))
     if why is not None:
@@ -83,19 +87,19 @@ def _wait(place: Place, ranks: Sequence[int], what: str, timeout: timedelta, key
 
 
 def _late(store: Any, ranks: Sequence[int], keys: Sequence[str]) -> list[int]:
-    """Return those of `ranks` whose keys are not set."""
+    """Return those of `ranks` that have not set their keys."""
     return [rank for rank, key in zip(ranks, keys, strict=False) if not store.check([key])]
 
 
 def _describe_ended(store: Any, ranks: Sequence[int], keys: Sequence[str]) -> str:
-    """Return text that names a rank whose process has ended; empty if there is none."""
+    """Return text that names a rank whose process has ended; "" if no such rank is known."""
     return next(
         filter(None, [processes.describe_ended(store, rank) for rank in _late(store, ranks, keys)]), ""
     )
 
 
 def _in_time(create: Callable[[], list[int]], place: Place, timeout: timedelta) -> list[int]:
-    """Run NCCL's part of the initialization with a timeout: a member that ends meanwhile would block it forever."""
+    """Run NCCL's initialization with a timeout, because a member that ends during it would block it forever."""
     found: list[Any] = []
 
     def attempt() -> None:

@@ -1,8 +1,7 @@
 """`RankCommunicator`: one communicator of a rank on one device, with its pending collectives.
 
-On real GPUs each group of collectives leaves a `PendingCollective` behind, with an event of its stream, so that
-the watch
-sees whether it ends (watchdog.py). Virtual ones know by themselves: there nothing is noted.
+On real GPUs each group of collectives adds a `PendingCollective` with an event of its stream, which the watchdog polls
+(watchdog.py). Virtual GPUs detect missing ranks themselves, so nothing is recorded there.
 """
 
 from __future__ import annotations
@@ -30,10 +29,16 @@ _SHOWN = 3  # collectives of one group that a report shows
 
 
 class PendingCollective:
-    """Collectives that the program issued as one at `site`, the `number`-th of a communicator; done when `mark` is.
+    """Collectives that the program issued together.
 
-    `since`: when the watch first saw that nothing is before them, `ended`: and that a process which they need has
-    ended; in seconds. `error`: why they were given up.
+    Attributes:
+        calls: The collectives.
+        number: Sequence number in the communicator.
+        site: Call site.
+        mark: Event recorded after them.
+        since: Time in seconds when the watchdog first saw no pending collective before this one.
+        ended: Time in seconds when the watchdog first saw that a needed process has ended.
+        error: The error with which the watchdog failed them.
     """
 
     __slots__ = ("calls", "ended", "error", "mark", "number", "since", "site")
@@ -49,7 +54,11 @@ class PendingCollective:
 
 
 class RankCommunicator:
-    """One communicator with its pending collectives. `pair`: the ranks of a communicator of messages; None: all."""
+    """One communicator with its pending collectives.
+
+    Attributes:
+        pair: The two ranks of a communicator for messages; None if it is for all ranks of the group.
+    """
 
     def __init__(
         self,
@@ -92,9 +101,10 @@ class RankCommunicator:
     def note(
         self, calls: Sequence[Collective], stream: Stream, event: Event | None
     ) -> PendingCollective | None:
-        """Return what was just queued on `stream`, and behind it `event`, if there is one. None: a graph records it.
+        """Record collectives that were just enqueued on `stream`, followed by `event` if there is one.
 
-        Each collective of real GPUs is recorded here.
+        Returns:
+            The entry for the watchdog; None if a graph captures the collectives.
         """
         if self.context.orders.capturing:
             return None
@@ -124,9 +134,7 @@ class RankCommunicator:
         return self.backend.timeout.total_seconds()
 
     def head(self) -> PendingCollective | None:
-        """Return the first pending collective. A communicator's collectives finish in order, on whatever streams
-        they are.
-        """
+        """Return the first pending collective. Collectives of one communicator finish in order, on any stream."""
         entry = self.pending
         over, unknown = 0, len(entry)  # the number of finished entries, and of those not known to be finished
         # The number of the last entry: a host that is far ahead may drop the first meanwhile, which shifts
@@ -171,7 +179,7 @@ class RankCommunicator:
         )
 
     def lines(self) -> list[str]:
-        """Return this rank's part of a report, and what is known of the other ranks."""
+        """Return the lines of a report: this rank's pending collective and the known progress of other ranks."""
         lines = []
         for head in list(self.pending)[:1]:
             lines.append(f"rank {self.rank} queued it {self.words(head)}")
@@ -197,7 +205,7 @@ class RankCommunicator:
             raise self.error
 
     def fail(self, error: Exception) -> bool:
-        """Leave the group's communicators immediately; whether what was under way has ended with that."""
+        """Abort the group's communicators immediately. Returns True if that ended all pending collectives."""
         return self.backend.fail(error)  # type: ignore[no-any-return]
 
     def give_up(self, error: Exception) -> None:
@@ -212,6 +220,6 @@ class RankCommunicator:
         self._driver.comm_forget(self.comm)
 
     def close(self, abort: bool) -> None:
-        """Leave the communicator. NCCL may wait for the other ranks of the node to leave, too."""
+        """Leave the communicator. NCCL may wait until the other ranks of the node leave, too."""
         if not self.context.closed:
             self.context.backing.comm_destroy(self.comm, abort)

@@ -1,10 +1,10 @@
 """`FlatBackend`: all collectives expressed by a few that act on flat memory, as in NCCL.
 
-A subclass runs groups of `driver.api.Collective` (`_run`). Lists of equal sizes go through one buffer; lists of
-unequal sizes, and collectives with a root that NCCL lacks, are groups of broadcasts, reductions or messages.
+A subclass runs groups of `driver.api.Collective` (`_run`). Lists of equal sizes go through one buffer. Lists of
+unequal sizes, and collectives with a root that NCCL lacks, become groups of broadcasts, reductions or messages.
 
-What acts on a tensor in place takes its numbers in the order of its memory, channels last too, as PyTorch does:
-the ranks' tensors have the same strides. Lists of equal sizes are copied by index, whatever the strides.
+In-place operations process elements in the order of memory, as PyTorch does, so the ranks' tensors must have equal
+strides. Lists of equal sizes are copied by index, so their strides may differ.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _nothing() -> None:
 
 
 class FlatBackend(Backend):
-    """The base of backends whose collectives act on flat memory; see the module's docstring."""
+    """The base class of backends whose collectives act on flat memory."""
 
     def _run(
         self,
@@ -40,10 +40,14 @@ class FlatBackend(Backend):
         pair: int | None = None,
         channel: object = None,
     ) -> Work:
-        """Run the group of collectives that `build` returns, then `after`. Both may launch kernels in order with it.
+        """Run the group of collectives that `build` returns, then call `after`. Both may launch kernels in order with
+        it.
 
-        tensors: the caller's, used by the group, of one device. results: of the work; `tensors` if not given.
-        pair: the peer of messages that involve no other rank. channel: messages match those of the same channel.
+        Args:
+            tensors: The caller's tensors that the group uses, all on one device.
+            results: The result of the work; default: `tensors`.
+            pair: The peer, if the group has only messages with one other rank.
+            channel: Messages match only messages of the same channel.
         """
         raise NotImplementedError
 

@@ -26,7 +26,7 @@ class Monitored:
         """Return when all ranks have joined.
 
         Raises:
-            RuntimeError: If some have not; rank 0 says who (all of them, or the first).
+            RuntimeError: If a rank has not joined; on rank 0 the message names all missing ranks, or the first.
         """
         self._number += 1
         place, head = self._place, f"monitored/{self._number}"

@@ -1,9 +1,9 @@
-"""`MpiBackend`: collectives of CPU tensors between processes, by MPI. PyTorch's words for it are "gloo" and "mpi".
+"""`MpiBackend`: collectives of CPU tensors between processes, by MPI. PyTorch's names for it are "gloo" and "mpi".
 
-Numbers that MPI cannot compute with (float16, bfloat16, the float8s, complex32) are reduced in float32 and
-rounded once. Data that is only moved is sent as bytes, so that every dtype works. An average is the sum divided
-once; of integers, truncating. Booleans: sums and maxima are "or", products and minima "and". MPI's calls are the
-nonblocking ones: a wait can be late, be interrupted, and see that a rank's process has ended.
+Dtypes that MPI cannot reduce (float16, bfloat16, float8, complex32) are reduced in float32 and rounded once. Data that
+is only moved is sent as bytes, so every dtype works. An average is the sum divided once, truncated for integers. For
+booleans, sum and max are "or", product and min are "and". The backend uses nonblocking calls, so a wait can time out,
+be interrupted, and notice that a rank's process has ended.
 """
 
 from __future__ import annotations
@@ -163,7 +163,9 @@ class MpiBackend(FlatBackend):
         return self.transport.dead(self.place.ranks[rank])
 
     def _begin(self, call: Collective, channel: object, steps: list[Step]) -> Any:
-        """Start one nonblocking MPI call and return its request. Actions for its end are added to `steps`."""
+        """Start one nonblocking MPI call and return its request. Actions to run when it completes are added to
+        `steps`.
+        """
         if call.kind in ("send", "recv"):
             return self._message(call, channel)
         if call.kind == "broadcast":
@@ -228,7 +230,12 @@ class MpiBackend(FlatBackend):
 
 
 class MpiWork(ProcessWork):
-    """The work of MPI requests. `steps` run after them; `keep` holds the tensors whose memory MPI uses."""
+    """The work of MPI requests.
+
+    Attributes:
+        steps: Actions to run after the requests complete.
+        keep: The tensors whose memory MPI uses.
+    """
 
     def __init__(
         self,
@@ -295,7 +302,9 @@ class MpiWork(ProcessWork):
         return str(mpi.Get_error_string(failed.Get_error()))
 
     def _disagree(self, comparison: Comparison) -> NoReturn:
-        """Fail the work because ranks disagree. MPI keeps its memory, to which it may still write."""
+        """Fail the work because ranks called different collectives. Its memory stays allocated, as MPI may still write
+        to it.
+        """
         self._backend._lost.append((self._requests, self._keep, self._steps))
         self._backend._mismatch = comparison.report()
         raise DistBackendError(self._backend._mismatch)

@@ -1,9 +1,9 @@
 """`Comparison`: a check that all ranks of a group pass the same collective to MPI, made while it runs.
 
-MPI does not look: ranks that differ hang, or go on with what they have. So each collective takes along one of 16
-bytes, on a separate communicator, that brings the largest and the smallest checksum of what the ranks asked for.
-It never waits for the collective that it goes with: if they differ it is over all the same, and every rank that
-waits knows.
+MPI does not check: ranks that call different collectives hang or compute garbage. Each collective is therefore
+accompanied by a reduction of 16 bytes on a separate communicator, which finds the largest and smallest checksum of the
+ranks' calls. It does not wait for the collective itself, so every waiting rank learns of a mismatch even if the
+collective hangs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ class Comparisons:
         self._number = 0
 
     def begin(self, alike: Sequence[str], text: str) -> Comparison:
-        """Start to compare `alike`, which must be equal on all ranks; `text` describes this rank's call."""
+        """Start to compare `alike`, which must be equal on all ranks.
+
+        Args:
+            text: The description of this rank's call for the error.
+        """
         self._number += 1
         checksum = zlib.crc32(" ".join(alike).encode())
         sent = np.array([checksum, -checksum], np.int64)

@@ -1,12 +1,12 @@
-"""`MpiWorld`: the ranks that share MPI with this process, which joins it once. Owner of that state.
+"""`MpiWorld`: the ranks that share MPI with this process. A process can join one only once. Owner of that state.
 
-MPI is mpi4py with the library that the extra "mpi" brings, MPICH. Its ranks are those of the first process group
-that serves CPU tensors; see Note [How ranks join MPI]. An MPI that was started by an `mpiexec` is taken as it is.
+MPI is mpi4py with MPICH, which the extra "mpi" installs. Its ranks are those of the first process group that serves CPU
+tensors; see Note [How ranks join MPI]. If `mpiexec` started the process, its MPI is used instead.
 
-# Note [What MPI does while nobody asks]
-MPI moves numbers while somebody is in a call of its. A rank that has begun a work and then waits elsewhere, in the
-store for a rank that waits for that work, would wait forever. So a thread asks MPI whether there is a message, now and
-then while works are under way: that lets it go on. It ends before MPI does.
+# Note [MPI progress thread]
+MPI makes progress only while a thread is inside an MPI call. Suppose that a rank begins a work, then waits in the store
+for a rank that waits for that work: both would wait forever. A thread therefore polls MPI for messages while works are
+pending, which lets MPI make progress. The thread ends before MPI is finalized.
 """
 
 from __future__ import annotations
@@ -45,9 +45,14 @@ _LACKS = (
 
 
 class MpiWorld:
-    """`comm` is MPI's communicator of all ranks, `MPI` mpi4py's module. `processes`: host and id of each rank's.
+    """The ranks that share MPI with this process.
 
-    `waits`: what they wait for. `store` lasts as long.
+    Attributes:
+        comm: MPI's communicator of all ranks.
+        MPI: The module of mpi4py.
+        processes: Host and process id of each rank.
+        waits: Reports of the ranks' waits.
+        store: The store that the ranks share; it must live as long as this object.
     """
 
     def __init__(self, module: Any, name: str, processes: list[tuple[str, int]], store: Store) -> None:
@@ -65,7 +70,7 @@ class MpiWorld:
             atexit.register(self._stop)
 
     def _go_on(self) -> None:
-        """Poll MPI in a thread. See Note [What MPI does while nobody asks]."""
+        """Poll MPI in a thread. See Note [MPI progress thread]."""
         while not self._over.wait(_NEAR_S if self.pending else _FAR_S):
             if self.pending or self._orphans:
                 with suppress(self.MPI.Exception):  # the waiting call reports it
@@ -86,7 +91,7 @@ class MpiWorld:
         self._orphans.append((requests, memory))
 
     def reap(self) -> bool:
-        """Release finished operations whose owners dropped them. Returns True if none is left."""
+        """Release finished operations whose owners dropped them. Returns True if no operation is left."""
         self._orphans = [orphan for orphan in self._orphans if not self._is_over(orphan[0])]
         return not self._orphans
 
@@ -97,7 +102,7 @@ class MpiWorld:
             return True
 
     def is_moving(self, work: object) -> bool:
-        """Return True if MPI still moves data of works other than `work`."""
+        """Return True if MPI still moves data of any work except `work`."""
         return (
             any(other is not work and not (other._over or other._test()) for other in list(self.pending))
             or not self.reap()
@@ -134,16 +139,17 @@ class MpiWorld:
 
 
 def join(store: Store, rank: int, size: int, timeout: timedelta) -> bool:
-    """Join MPI with all ranks if each of them can. All ranks call.
+    """Join MPI with all ranks if each of them can. All ranks must call this.
 
-    A rank can if mpi4py is installed and its MPI joins ranks that it has not started, or has started these, and if the
-    rank has joined no other world before: MPI allows one in the life of a process.
+    A rank can join if mpi4py is installed, the rank has not joined another world before, and its MPI either accepts
+    ranks
+    that it did not start or has started all of them.
 
     Returns:
-        True if this process and all others are in one world now.
+        True if all ranks are now in one world.
 
     Raises:
-        DistStoreError: If not all ranks join in time.
+        DistStoreError: If a rank does not join in time.
     """
     global _world, _why_not
     _why_not = ""
@@ -227,12 +233,12 @@ def available() -> bool:
 
 
 def started_together() -> bool:
-    """Return True if an `mpiexec` started this process, as one of several or alone."""
+    """Return True if `mpiexec` started this process."""
     return any(name in os.environ for name in _SIZE_NAMES)
 
 
 def meet(timeout: timedelta) -> tuple[Store, int, int]:
-    """Return (store, rank, number of ranks) for ranks that `mpiexec` started, from MPI alone."""
+    """Return (store, rank, number of ranks) for ranks that `mpiexec` started, using only MPI."""
     module = _module("mpi")
     _begin_started(module)
     comm = module.COMM_WORLD
@@ -297,13 +303,17 @@ def _begin_started(module: Any) -> None:
 
 
 def _end_started(module: Any) -> None:
-    """Finalize MPI unless the program failed: then `mpiexec` ends the other ranks, which might wait forever."""
+    """Finalize MPI unless the program failed. After a failure `mpiexec` ends the other ranks, which might wait
+    forever.
+    """
     if not hasattr(sys, "last_value") and not module.Is_finalized():
         module.Finalize()
 
 
 def _call_initialize(module: Any) -> None:
-    """Call MPI's initialization through ctypes, which lets other threads run: one of them answers it."""
+    """Initialize MPI through ctypes, which releases the GIL, because another thread of this process must answer MPI's
+    requests.
+    """
     library = ctypes.CDLL(module.__file__)  # finds the library that the module is linked with
     library.MPI_Init_thread(None, None, _THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
 

@@ -1,15 +1,16 @@
-"""`DeviceBackend`, "nccl": collectives of GPUs, through NCCL or as virtual GPUs model it.
+"""`DeviceBackend`, "nccl": collectives of GPUs, through NCCL or its model on virtual GPUs.
 
 # Note [Streams of collectives]
-With `async_op=True` a collective is queued on a stream of the group's own, behind all that the current stream was given
-so far; `work.wait()` makes the current stream wait for it, not the host. Its tensors must not be used before, and are
-not handed out again before it is over, even if the program lets go of them (`record_use`). Without `async_op` it is
-queued on the current stream itself, as PyTorch does since 2.8. With TORCH_NCCL_BLOCKING_WAIT the host waits in both.
+With `async_op=True` a collective is enqueued on the group's own stream, after all work that the current stream has so
+far. `work.wait()` makes the current stream, not the host, wait for it. The program must not use the tensors before
+that. The allocator does not reuse their memory before the collective has finished, even if the program drops them
+(`record_use`). Without `async_op` the collective is enqueued on the current stream itself, as PyTorch does since 2.8.
+With TORCH_NCCL_BLOCKING_WAIT the host waits in both cases.
 
-A communicator is made when a group first needs it: each rank with its device, by an id that rank 0 leaves in the
-store. Messages outside of a batch have a communicator of their two ranks, and a stream: others need not know of
-them. Where the group was told its device (`device_id`) they have the group's, behind all that went before, as
-PyTorch's have.
+A communicator is created when a group first needs it: each rank joins with its device, by an id that rank 0 publishes
+in the store. Messages outside of a batch have a communicator and a stream for their two ranks, because the other ranks
+do not take part. If `device_id` told the group its device, they use the group's communicator and are ordered after its
+earlier operations, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ class DeviceBackend(FlatBackend):
         return done
 
     def explain_error(self, error: Exception) -> Exception:
-        """Return the error of a wait, with what is known of the pending collectives."""
+        """Return the error of a wait, extended by the known state of the pending collectives."""
         busy = [line for line in self._lines.values() if line.pending]
         return DistBackendError("\n  ".join([str(error), *[text for line in busy for text in line.lines()]]))
 

@@ -21,14 +21,17 @@ class _Config:
 
 
 class ProcessGroupNCCL:
-    """The name of nccl's groups, for its `Options`. Groups come from `init_process_group` and `new_group`."""
+    """The namespace of `ProcessGroupNCCL.Options`. Use `init_process_group` and `new_group` to create groups."""
 
     __module__ = "flambeau.distributed"
 
     class Options:
-        """The options of the "nccl" backend. `is_high_priority_stream` gives the group's streams a higher priority.
+        """The options of the "nccl" backend.
 
-        How long operations may take is the group's `timeout` argument, as in PyTorch: `_timeout` changes nothing.
+        The group's `timeout` argument limits operations, as in PyTorch; `_timeout` has no effect.
+
+        Attributes:
+            is_high_priority_stream: Give the group's streams a higher priority.
         """
 
         backend = "nccl"
@@ -46,7 +49,7 @@ def priority_of(options: Any, devices: Mapping[str, str], timeout: timedelta) ->
     """Return the priority of a group's streams: 0, or -1 for high.
 
     Raises:
-        AssertionError: For other options.
+        AssertionError: If `options` is not `ProcessGroupNCCL.Options`.
     """
     if options is None or "nccl" not in devices.values():
         return 0

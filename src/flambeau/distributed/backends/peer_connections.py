@@ -32,13 +32,13 @@ _SIOCGIFADDR = 0xC0206921 if sys.platform == "darwin" else 0x8915  # reads an in
 
 
 def connect_peers(place: Place) -> dict[int, socket.socket]:
-    """Connect to all other members. All members call.
+    """Connect to all other members of the group. All members must call this.
 
     Returns:
         The connections, by rank in the group.
 
     Raises:
-        DistBackendError: If a member has ended, does not connect in time, or is not who it claims to be.
+        DistBackendError: If a member has ended, does not connect in time, or does not know the secret.
     """
     store, end = place.store, time.monotonic() + (place.timeout.total_seconds() or 1e9)
     others = [rank for rank in range(place.size) if rank != place.rank]
@@ -137,7 +137,7 @@ def _dial(place: Place, rank: int, secret: str, end: float) -> socket.socket:
 def _accept(
     listener: socket.socket, secret: str, absent: Callable[[], str], end: float
 ) -> tuple[int, socket.socket]:
-    """Return the next member that connects and proves knowledge of the secret; others are turned away."""
+    """Return the next member that connects and proves knowledge of the secret; other connections are closed."""
     while True:
         try:
             connection, _ = listener.accept()

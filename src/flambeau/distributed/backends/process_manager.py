@@ -1,10 +1,10 @@
-"""`ProcessManager`: the process manager that MPI expects, answered from the store that the ranks share.
+"""`ProcessManager`: the process manager that MPI expects, which answers from the store that the ranks share.
 
 # Note [How ranks join MPI]
-An MPI library learns its rank, how many there are and where the others listen from the process manager that started
-it, as `mpiexec` does: by text over a file descriptor (PMI-1, MPICH's protocol). The store of `init_process_group` knows
-all that. So each rank answers its own library from a thread, and ranks that nobody started together join when they
-initialize their process group: by `flambeau launch`, `multiprocessing.spawn`, Slurm or by hand.
+An MPI library asks the process manager that started it, normally `mpiexec`, for its rank, the number of ranks and the
+addresses of the others. The questions are text over a file descriptor (PMI-1, MPICH's protocol). The store of
+`init_process_group` has all of these facts. Each rank therefore answers its own library from a thread. Ranks started
+by `flambeau launch`, `multiprocessing.spawn`, Slurm or by hand can so join when they initialize their process group.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ProcessManager:
 
     @contextlib.contextmanager
     def announce(self) -> Iterator[None]:
-        """Let an MPI library that is initialized inside the block find this manager."""
+        """Return a context manager inside which an MPI library that initializes finds this process manager."""
         ours = {
             "PMI_FD": str(self._theirs.fileno()),
             "PMI_RANK": str(self._rank),

@@ -67,8 +67,7 @@ class ProcessWork(Work):
     """A work of CPU tensors between processes.
 
     Attributes:
-        calls: Description and peer of each message or collective; the peer None stands for all ranks, ANY for one of
-            them.
+        calls: Description and peer of each message or collective. Peer None stands for all ranks, ANY for any one rank.
         tag: Tag of a message.
         number: Number of the collective in its group; 0 for messages.
         site: Line of the program that began the work.

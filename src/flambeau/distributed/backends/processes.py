@@ -1,4 +1,4 @@
-"""The processes of other ranks, as far as this machine can see them."""
+"""Identity of the processes of other ranks, and checks whether they still run, for processes of this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def here() -> str:
-    """Return the identity of this process for others of its machine: process id, host and process-id namespace."""
+    """Return the identity of this process: process id, host and process-id namespace."""
     table = ""
     with suppress(OSError):
         table = os.readlink("/proc/self/ns/pid")  # containers of one host have separate process ids
@@ -24,7 +24,7 @@ def announce(store: Any, rank: int) -> None:
 
 
 def describe_ended(store: Any, rank: int) -> str:
-    """Return text that says that a rank's process has ended; empty if this machine cannot see that."""
+    """Return text that a rank's process has ended; "" if it runs or this machine cannot determine that."""
     process = near(store.get(_key(rank)).decode()) if store.check([_key(rank)]) else 0
     return f": its process, {process}, has ended" if process and has_ended(process) else ""
 

@@ -1,6 +1,7 @@
-"""`serve_meetings`: serves the collectives of virtual GPUs for ranks that no launcher started. Rank 0 is the
-coordinator and publishes its address in the store; its process ends after the others. Under `flambeau launch` the
-launcher does.
+"""`serve_meetings`: run the coordinator of virtual GPUs for ranks that no launcher started.
+
+Rank 0 serves it, publishes its address in the store, and ends after the other ranks. Under `flambeau launch` the
+launcher serves it instead.
 """
 
 from __future__ import annotations
@@ -31,9 +32,13 @@ _FIRST = (
 
 
 def serve_meetings(store: Store, rank: int, size: int, served: TCPStore | None) -> TCPStore | None:
-    """Serve as coordinator if this is rank 0. All ranks call this. The result serves the others while it lives.
+    """Serve the coordinator if this is rank 0. All ranks call this.
 
-    `served` is the result of an earlier call.
+    Args:
+        served: The result of an earlier call.
+
+    Returns:
+        An object that serves the other ranks while it lives.
     """
     if os.environ.get("FLAMBEAU_EXCHANGE"):
         return None
@@ -51,9 +56,9 @@ def serve_meetings(store: Store, rank: int, size: int, served: TCPStore | None) 
 
 
 def _outlast(server: StoreServer) -> None:
-    """Keep serving after rank 0 has finished, until the other ranks have read all completed instances.
+    """Serve after rank 0 has finished, until the other ranks have read all completed collective instances.
 
-    A failed rank does not serve: its own error must be reported before the errors of others.
+    A failed rank stops serving, so that its error is reported before errors of other ranks.
     """
     if os.getpid() != server.process or server.meetings is None or _fails():
         return
@@ -76,8 +81,8 @@ def _fails() -> bool:
 
 
 def _host(store: Store) -> str:
-    """Return the address at which other ranks reach this machine: that of rank 0's TCP store, or a name that
-    resolves.
+    """Return an address at which other ranks reach this machine: that of rank 0's TCP store, or a resolvable host
+    name.
     """
     while isinstance(store, PrefixStore):
         store = store.underlying_store

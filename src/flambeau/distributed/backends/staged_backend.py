@@ -125,7 +125,9 @@ class StagedBackend(Backend):
         begin: Callable[[list[Any]], Work],
         results: Tensors | None = None,
     ) -> Work:
-        """Begin an operation on host copies of the tensors in `used`; those in `written` get its results."""
+        """Begin an operation on host copies of the tensors in `used`, and copy its results to the tensors in
+        `written`.
+        """
         with no_grad():
             copies = [tensor.cpu() for tensor in used]
         targets = [

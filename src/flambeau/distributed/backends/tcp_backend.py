@@ -127,7 +127,7 @@ class TcpOperation:
 
 
 class _Task:
-    """The steps of one collective. Each step begins after all transfers of the former one."""
+    """The steps of one collective. Each step begins after all transfers of the previous one."""
 
     def __init__(self, engine: TcpBackend, operation: TcpOperation, steps: Steps) -> None:
         self._engine = engine
@@ -244,7 +244,7 @@ class TcpBackend(FlatBackend):
             self._links.close()
 
     def settle(self) -> None:
-        """Handle the end of an operation. The caller holds the lock."""
+        """Update the state after an operation has ended. The caller holds the lock."""
         self._links.settle(not self.operations)
 
     def _run(
@@ -439,7 +439,9 @@ class TcpBackend(FlatBackend):
         self._offers.setdefault(tag, []).append(offer)
 
     def _meet(self, offer: _End, receipt: _End) -> None:
-        """Begin the transfer of a message with both ends, or fail both ends if they differ."""
+        """Start the transfer of a message whose send and receive have both been called, or fail both if they do not
+        match.
+        """
         operation = receipt.operation
         assert operation is not None
         operation.source = offer.peer

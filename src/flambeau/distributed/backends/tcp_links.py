@@ -84,7 +84,7 @@ class PeerLinks:
         _all.add(self)
 
     def start(self) -> None:
-        """Begin to serve the connections."""
+        """Start the thread that serves the connections."""
         self._thread.start()
 
     def send(
@@ -111,7 +111,9 @@ class PeerLinks:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Write the frames that are sent inside the block together. The caller holds the lock."""
+        """Return a context manager that collects frames and writes them together at its end. The caller holds the
+        lock.
+        """
         self._gathers = True
         try:
             yield
@@ -122,17 +124,17 @@ class PeerLinks:
                     self._write(link)
 
     def lost(self, rank: int) -> str:
-        """Return why nothing more arrives from a rank; "" if it may."""
+        """Return the reason why a rank can send nothing more; "" while its connection works."""
         link = self._links.get(rank)
         return "" if link is None else link.lost
 
     def leave(self, idle: bool) -> None:
-        """End the links after pending operations; see `settle`. The caller holds the lock."""
+        """End the connections after pending operations; see `settle`. The caller holds the lock."""
         self._leaving = True
         self.settle(idle)
 
     def settle(self, idle: bool) -> None:
-        """Say goodbye to all ranks if this one is leaving and `idle`. The caller holds the lock."""
+        """Send the final frame to all ranks if this rank is leaving and is `idle`. The caller holds the lock."""
         if self._leaving and idle:
             self._leaving = False
             for link in self._links.values():
@@ -310,7 +312,7 @@ def _nothing() -> None:
 
 
 def _close_in_child() -> None:
-    """Close a rank's sockets in a forked child, which would otherwise hide the rank's end from the others."""
+    """Close a rank's sockets in a forked child, so that the other ranks notice when the rank ends."""
     for links in list(_all):
         links.close_sockets()
 

@@ -27,10 +27,10 @@ _EXCHANGES = 1 << 63  # the first sub-number of messages that the program lists 
 
 
 class Transfer(NamedTuple):
-    """One message of a step: `memory` goes to rank `peer`, or is received from it.
+    """One message of a step: `memory` is sent to rank `peer` or received from it.
 
     Attributes:
-        sub: Number that tells the messages of one collective between two ranks apart.
+        sub: Number that distinguishes the messages of one collective between two ranks.
     """
 
     sends: bool
@@ -43,7 +43,11 @@ Steps = Iterator[Sequence[Transfer]]
 
 
 def steps_of(call: Collective, index: int, rank: int, size: int) -> Steps:
-    """Return the steps of a collective, the `index`-th of those begun together."""
+    """Return the steps of a collective.
+
+    Args:
+        index: Position of the collective among those that were issued together.
+    """
     return _STEPS[call.kind](call, index << 32, rank, size)
 
 
@@ -101,7 +105,7 @@ def _reduce(call: Collective, sub: int, rank: int, size: int) -> Steps:
 
 
 def _reduce_for(roots: Sequence[int], call: Collective, sub: int, rank: int, size: int) -> Steps:
-    """Yield the steps of a reduction whose result `roots` need."""
+    """Yield the steps of a reduction whose result the ranks `roots` receive."""
     source = _numbers(call.source, call.count, call)
     if source.nbytes <= SMALL:
         rows = np.empty((size if rank in roots else 0, call.count), source.dtype)
@@ -154,7 +158,7 @@ def _swap(rank: int, sub: int, sent: Sequence[Array], rows: Array) -> list[Trans
 
 
 def _reduce_rows(rows: Array, rank: int, mine: Array, call: Collective) -> Array:
-    """Return the reduction of all rows, of which row `rank` is `mine`."""
+    """Return the reduction of all ranks' rows; `mine` is the row of this rank."""
     assert isinstance(call.op, str)
     with np.errstate(all="ignore"):  # overflow gives infinity without a warning, as on a device
         return reduce_arrays([mine if peer == rank else row for peer, row in enumerate(rows)], call.op)

@@ -1,8 +1,8 @@
-"""`ThreadBackend`: collectives of CPU tensors between ranks that are threads; of a group of one, anywhere.
+"""`ThreadBackend`: collectives of CPU tensors between ranks that are threads, or in a group of one rank.
 
-Such ranks take turns (`core/host/turn_scheduler.py`). A contribution is kept until the last rank has contributed.
-That rank computes the results, which therefore do not depend on the order of arrival. Whoever waits gives the
-baton away.
+Such ranks take turns (`core/host/turn_scheduler.py`). A contribution is stored until the last rank has contributed.
+That rank computes the results, which therefore do not depend on the order of arrival. A rank that waits passes the
+turn to the next one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ANY = -1
 
 
 class Part:
-    """The contribution of one rank: what it requested, and where."""
+    """The contribution of one rank: its request and its call site."""
 
     def __init__(self, rank: int, call: Collective, site: Site, keep: object, called: Sequence[int]) -> None:
         self.rank = rank

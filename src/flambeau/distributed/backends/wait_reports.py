@@ -97,7 +97,7 @@ class Confirmation:
         self._seen, self._sure = {}, 0
 
     def confirm(self, circle: Mapping[int, Wait]) -> bool:
-        """Count one poll that found ranks blocked. Returns True if they certainly are."""
+        """Count one poll that found the ranks of `circle` blocked. Returns True once enough polls agree."""
         now = {rank: (wait.mark, wait.looks) for rank, wait in circle.items()}
         same = {r: mark for r, (mark, _) in now.items()} == {r: mark for r, (mark, _) in self._seen.items()}
         if not now or not same:
@@ -120,7 +120,7 @@ class Waits:
         store.set(key_of(rank), "{}")
 
     def mark(self) -> int:
-        """Return the number of a wait that begins."""
+        """Return the sequence number of a new wait."""
         return next(self._marks)
 
     def look(self, mine: Wait) -> str:
@@ -145,7 +145,7 @@ class Waits:
         return report
 
     def over(self) -> None:
-        """Remove this rank's wait. A report stays for ranks that have not read it."""
+        """Remove this rank's wait. A report stays until the other ranks have read it."""
         self._confirmation.clear()
         if not self._has_reported:
             with suppress(DistError):
@@ -169,9 +169,9 @@ def key_of(rank: int) -> str:
 
 
 def said_by(text: bytes) -> Wait | None:
-    """Return the wait that a rank has published under its key; None if it waits for nothing.
+    """Return the wait that a rank has published under its key; None if it is not waiting.
 
-    The serving thread of a store reads it, too: a value that another client has put there counts as no wait.
+    A value that is not a valid wait, which another client may have written, counts as no wait.
     """
     try:
         wait = json.loads(text)

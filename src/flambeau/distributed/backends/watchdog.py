@@ -1,18 +1,18 @@
 """`Watch`: the watchdog, a thread that checks whether collectives of real GPUs finish. Owner of the process's.
 
 # Note [Collectives that do not end]
-NCCL waits on the device forever for a rank that does not come, and with it whoever waits for the device. So a thread
-looks ten times a second at what each communicator was given last (one question to the driver, which waits for nothing),
-asks NCCL how the communicator is, and has patience as long as the group's timeout says; half a minute, once the process
-of a member has ended. Then it says which collective does not end, where the program queued it, and what the other ranks
-have told of themselves, and does what TORCH_NCCL_ASYNC_ERROR_HANDLING asks for, as in PyTorch:
+NCCL waits on the device forever for a missing rank, and so does every host wait for that device. A thread therefore
+polls the last event of each communicator ten times a second, without blocking, and asks NCCL for the communicator's
+state. It waits as long as the group's timeout, or half a minute once a member's process has ended. Then it reports the
+collective, its call site and the published progress of the other ranks, and does what
+TORCH_NCCL_ASYNC_ERROR_HANDLING selects, as in PyTorch:
 
-- 3, the default: the process ends, by SIGABRT, for all that the program would go on with is wrong;
-- 1: the group's communicators are aborted, which ends the kernels that wait, and the process ends;
-- 2: they are aborted and the program goes on: works, the group's new collectives, the next wait for the device raise;
-- 0: nothing more is done.
+- 3, the default: the process ends by SIGABRT, because later results would be wrong;
+- 1: the group's communicators are aborted, which ends the waiting kernels, and the process ends;
+- 2: they are aborted and the program continues: works, new collectives of the group and the next wait raise;
+- 0: the watchdog only reports.
 
-Virtual GPUs have no thread: their machine knows at once that a rank will not come.
+Virtual GPUs need no thread: their machine detects a missing rank immediately.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def handling_of(environment: Mapping[str, str]) -> Handling:
     """Return the action that TORCH_NCCL_ASYNC_ERROR_HANDLING selects; NOTHING with TORCH_NCCL_BLOCKING_WAIT.
 
     Raises:
-        RuntimeError: If the variable has any other value.
+        RuntimeError: If the variable has an unknown value.
     """
     word = environment.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
     if word not in ("0", "1", "2", "3"):
@@ -81,7 +81,7 @@ def flag(environment: Mapping[str, str], name: str, default: str) -> bool:
 
 
 class Watched(Protocol):
-    """The interface of a communicator for the watchdog: see `Line`."""
+    """The interface of a communicator for the watchdog; `RankCommunicator` implements it."""
 
     @property
     def rank(self) -> int: ...
@@ -121,9 +121,12 @@ def within(*runs: Run, seconds: float | None = None) -> bool:
 
 
 class Watch:
-    """The watchdog of one process. `clock` returns seconds; `beside` runs the polls in a thread.
+    """The watchdog of one process.
 
-    `end` ends the process after all reports.
+    Args:
+        clock: Returns seconds.
+        beside: Runs the polls in a thread.
+        end: Ends the process after all reports.
     """
 
     def __init__(

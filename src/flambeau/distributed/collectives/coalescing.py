@@ -1,8 +1,8 @@
-"""`_coalescing_manager`: several collectives of one kind as one, as programs that shard models write them.
+"""`_coalescing_manager`: a context manager that issues several collectives of one kind as one.
 
-Within it `all_reduce`, `all_gather_single` and `reduce_scatter_single` (by their older names, too) of its group
-are kept, and go as one group when it ends. With `device`, messages go as one batch, too; other collectives begin
-immediately, and the manager waits for their works too.
+Inside it `all_reduce`, `all_gather_single` and `reduce_scatter_single` (also under their older names) of its group are
+held back and issued as one group when it ends. With `device`, messages are issued as one batch as well; other
+collectives begin immediately and the manager waits for their works.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ class HeldCollective(NamedTuple):
 
 
 class Pending:
-    """The collectives that one manager has held back, and the works of others. `everything` includes messages."""
+    """The collectives that one manager has held back, and the works that it waits for.
+
+    Attributes:
+        everything: True if the manager holds back messages and waits for all works.
+    """
 
     def __init__(self, everything: bool) -> None:
         self.held: list[HeldCollective] = []
@@ -36,9 +40,7 @@ class Pending:
 
 
 class _IllegalWork(Work):
-    """The result of a held-back collective with `async_op`. It has no work of its own and raises ValueError when
-    used.
-    """
+    """The result of a held-back collective with `async_op`. It raises ValueError when used."""
 
     def __init__(self) -> None:
         pass
@@ -82,8 +84,11 @@ def _coalescing_manager(
 ) -> Iterator[_CoalescingManager]:
     """Hold back collectives of one kind and issue them together. With `async_ops`, `cm.wait()` waits for them.
 
-    Raises ValueError if the group has one already, or RuntimeError for collectives of several kinds, or
-    operations. What an exception ends before has begun nothing.
+    If the block raises, no held-back collective is issued.
+
+    Raises:
+        ValueError: If the group has an open manager already.
+        RuntimeError: If the collectives are of several kinds or operations.
     """
     found = group_or_default(group)
     coalescing = world().coalescing
@@ -103,7 +108,7 @@ def _coalescing_manager(
 
 
 def message_kept(group: ProcessGroup, kind: str, tensor: Any, peer: int, tag: int) -> bool:
-    """Return True if a manager has kept a message, "send" or "recv"."""
+    """Hold back a message, "send" or "recv", if a manager collects messages. Returns True if it does."""
     pending = world().coalescing.get(group.group_name)
     if pending is None or not pending.everything:
         return False
@@ -112,7 +117,11 @@ def message_kept(group: ProcessGroup, kind: str, tensor: Any, peer: int, tag: in
 
 
 def hold_back(group: Any, kind: str, output: Any, input: Any, op: Any) -> bool:
-    """Return True if a manager holds back a collective. It then begins with the others, and returns `not_yet`."""
+    """Hold back a collective if a manager is open; the collective function then returns `not_yet`.
+
+    Returns:
+        True if the collective was held back.
+    """
     coalescing = world().coalescing
     pending = coalescing.get(group_or_default(group).group_name) if coalescing else None
     if pending is None:

@@ -65,10 +65,10 @@ def same_dtype(*groups: Any) -> None:
 
 
 def operation(op: Any, tensors: Sequence[Any], what: str) -> str | PreMul:
-    """Return a driver's word for `op`.
+    """Return the driver's name of a reduction operation.
 
     Raises:
-        ValueError: For not of these tensors.
+        ValueError: If the operation is not defined for these tensors.
     """
     kind = type_of(op)
     if not supports_complex(kind) and any(tensor.dtype.is_complex for tensor in tensors):

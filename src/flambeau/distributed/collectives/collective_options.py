@@ -11,10 +11,12 @@ _UNSET = timedelta(milliseconds=-1)
 
 
 class Options:
-    """The options of all collectives: `timeout` (negative: the group's), and `asyncOp`.
+    """The base of the options of collectives.
 
-    With `asyncOp`, the default, the call returns a work under way. Otherwise the current stream, or on the CPU
-    the host, has waited for it.
+    Attributes:
+        timeout: Time limit; negative for the group's.
+        asyncOp: True (default) returns before the collective has finished. False first makes the current stream, or on
+            the CPU the host, wait for it.
     """
 
     __slots__ = ("asyncOp", "timeout")

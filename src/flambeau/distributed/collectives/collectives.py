@@ -1,7 +1,7 @@
-"""Collective functions on tensors, as PyTorch has them: all ranks of a group call each, in the same order.
+"""PyTorch's collective functions on tensors. All ranks of a group call each, in the same order.
 
-`async_op=True` returns a `Work`; without it the call returns when the result may be used: on GPUs by the current
-stream, on the CPU by the host. Ranks outside of the group are warned, and do nothing.
+`async_op=True` returns a `Work`. Otherwise the call returns when the result may be used: on GPUs by the current stream,
+on the CPU by the host. Calls by ranks outside of the group warn and do nothing.
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ def _root(group: ProcessGroup, rank: int | None, group_rank: int | None) -> int:
 
 
 def _parts(tensor: Any, sizes: Sequence[int] | None, count: int) -> list[Any]:
-    """Return a tensor cut along its first dim: of the given `sizes`, or equal ones."""
+    """Split a tensor along its first dimension into parts of the given `sizes`, or into `count` equal parts."""
     length = tensor.shape[0] if tensor.dim() else 0
     if not sizes:
         if length % count:

@@ -1,7 +1,7 @@
-"""Methods of `ProcessGroup`: the collectives as backends have them, which hooks and older programs call.
+"""Collectives as methods of `ProcessGroup`, which hooks and older programs call.
 
-Ranks are the group's own. All return a `Work` immediately. A tensor may be given alone, or as a list of one: as
-PyTorch takes it, one tensor of each rank.
+Ranks are numbers within the group. All methods return a `Work` immediately. An argument may be one tensor or a list
+with one tensor.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def allgather(group: ProcessGroup, output_tensors: Any, input_tensors: Any, time
 def gather(
     group: ProcessGroup, output_tensors: Any, input_tensors: Any, root: int = 0, timeout: Limit = None
 ) -> Work:
-    """Call `torch.distributed.gather` for this group; ranks other than `root` give an empty list of outputs."""
+    """Call `torch.distributed.gather` for this group. Ranks other than `root` pass an empty list of outputs."""
     outputs = _list(output_tensors, input_tensors)
     work = collectives.gather(_one(input_tensors), outputs, group=group, async_op=True, group_dst=root)
     return _set_timeout(work, timeout)
@@ -59,7 +59,7 @@ def gather(
 def scatter(
     group: ProcessGroup, output_tensors: Any, input_tensors: Any, root: int = 0, timeout: Limit = None
 ) -> Work:
-    """Call `torch.distributed.scatter` for this group; ranks other than `root` give an empty list of inputs."""
+    """Call `torch.distributed.scatter` for this group. Ranks other than `root` pass an empty list of inputs."""
     inputs = _list(input_tensors, output_tensors)
     work = collectives.scatter(_one(output_tensors), inputs, group=group, async_op=True, group_src=root)
     return _set_timeout(work, timeout)
@@ -172,7 +172,11 @@ def recv_anysource(group: ProcessGroup, tensors: Any, tag: int) -> Work:
 
 
 def _one(tensors: Any) -> Any:
-    """Return a tensor that is given alone, or as a list of one. Raises RuntimeError if there are more, or none."""
+    """Return the tensor of an argument that is a tensor or a list of one.
+
+    Raises:
+        RuntimeError: If the list does not have exactly one tensor.
+    """
     if isinstance(tensors, Sequence):
         if len(tensors) != 1:
             raise RuntimeError(f"Expecting one tensor only but got {len(tensors)}")
@@ -191,7 +195,7 @@ def _several(tensors: Any, name: str) -> list[Any]:
 
 
 def _list(tensors: Any, beside: Any) -> list[Any]:
-    """Return the tensors by rank. They are a list if `beside` is a tensor, and a list of lists if it is a list."""
+    """Return the tensors by rank from a list, or from a list with one list if `beside` is a list of tensors."""
     if isinstance(beside, Tensor):
         return list(tensors)
     return list(tensors[0]) if len(tensors) else []
@@ -222,7 +226,7 @@ def bind() -> None:
 
 
 def _or_options(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method with an overload whose last arguments are an `Options` object."""
+    """Add an overload to a method, whose last argument is an `Options` object in place of keyword arguments."""
 
     @functools.wraps(call)
     def method(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:

@@ -14,7 +14,13 @@ from flambeau.distributed.work import Work
 def isend(
     tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
 ) -> Work | None:
-    """Begin to send a tensor to rank `dst` (of all ranks; `group_dst`: of the group). nccl has no tags."""
+    """Start sending a tensor.
+
+    Args:
+        dst: Global rank of the receiver.
+        tag: Tag to match; nccl has no tags.
+        group_dst: Rank of the receiver in the group, instead of `dst`.
+    """
     if is_outside(group, "isend"):
         return None
     found = group_or_default(group)
@@ -29,7 +35,13 @@ def isend(
 def irecv(
     tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
 ) -> Work | None:
-    """Begin to receive from rank `src`; from any rank, if none is named and the backend can (gloo, mpi)."""
+    """Start receiving a tensor.
+
+    Args:
+        src: Global rank of the sender; None for any rank if the backend supports it (gloo, mpi).
+        tag: Tag to match; nccl has no tags.
+        group_src: Rank of the sender in the group, instead of `src`.
+    """
     collective_checks.single(tensor, "tensor")
     if is_outside(group, "irecv"):
         return None
@@ -46,7 +58,7 @@ def irecv(
 def send(
     tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
 ) -> None:
-    """Send a tensor. On the CPU it may return before or after the other rank has received it: rely on neither."""
+    """Send a tensor. On the CPU the call may return before or after the other rank has received it."""
     if is_outside(group, "send"):
         return
     found = group_or_default(group)
@@ -108,7 +120,7 @@ class P2POp:
 
 
 def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
-    """Begin several messages that do not wait for each other. With nccl all are one work."""
+    """Start several messages that do not wait for each other. With nccl the result is one work for all."""
     if not isinstance(p2p_op_list, list) or not all(isinstance(op, P2POp) for op in p2p_op_list):
         raise ValueError(
             "Invalid ``p2p_op_list``. Each op is expected to to be of type ``torch.distributed.P2POp``."

@@ -1,6 +1,6 @@
-"""Collectives of Python objects, which travel pickled: give them to ranks that you trust.
+"""Collectives of Python objects, which are pickled. Exchange objects only with ranks that you trust.
 
-They go through the CPU where the group serves it, else through the current CUDA device, and wait on the host.
+The bytes are CPU tensors if the group serves the CPU, else tensors on the current CUDA device. The host waits for each.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def send_object_list(
     group_dst: int | None = None,
     use_batch: bool = False,
 ) -> None:
-    """Send a list of objects to a rank, which receives by `recv_object_list`. `use_batch`: nothing here."""
+    """Send a list of objects to a rank that calls `recv_object_list`. `use_batch` has no effect."""
     if is_outside(group, "send_object_list"):
         return
     found = group_or_default(group)
@@ -164,7 +164,11 @@ def recv_object_list(
     group_src: int | None = None,
     use_batch: bool = False,
 ) -> int:
-    """Receive a list of objects, as long as the given one, from a rank; its rank among all. -1 outside of the group."""
+    """Receive objects into a list of the expected length.
+
+    Returns:
+        The global rank of the sender; -1 outside of the group.
+    """
     if is_outside(group, "recv_object_list"):
         return -1
     found = group_or_default(group)
@@ -207,7 +211,7 @@ def _pad_bytes(data: Any, size: int) -> Any:
 
 
 def _concatenate(parts: list[Any], size: int, where: Any) -> Any:
-    """Return parts one after the other."""
+    """Return one byte tensor of `size` that begins with the parts, one after the other."""
     whole = creation.empty(size, dtype=uint8, device=where)
     at = 0
     for part in parts:

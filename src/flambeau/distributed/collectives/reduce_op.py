@@ -33,10 +33,10 @@ class _Either(type):
 
 
 class ReduceOp(metaclass=_Either):
-    """`ReduceOp.SUM`, `AVG`, `PRODUCT`, `MIN`, `MAX`, and of integers on the CPU `BAND`, `BOR`, `BXOR`.
+    """A reduction: `SUM`, `AVG`, `PRODUCT`, `MIN`, `MAX`, and for integers on the CPU `BAND`, `BOR`, `BXOR`.
 
-    An operation made by `ReduceOp(...)` equals the one that it was made of. Operations of type PREMUL_SUM are
-    created only by `_make_nccl_premul_sum`, and have a `factor`.
+    `ReduceOp(op)` equals `op`. Only `_make_nccl_premul_sum` creates operations of type PREMUL_SUM, which have a
+    `factor`.
     """
 
     __module__ = "flambeau.distributed.distributed_c10d"
@@ -67,10 +67,10 @@ class ReduceOp(metaclass=_Either):
 
     @property
     def factor(self) -> Any:
-        """Return what numbers are multiplied by before the sum, a float or a tensor.
+        """Return the factor, a float or a tensor, by which a PREMUL_SUM multiplies its input.
 
         Raises:
-            RuntimeError: For of no other type.
+            RuntimeError: If the operation is of another type.
         """
         if self.op is not RedOpType.PREMUL_SUM:
             raise RuntimeError("Only PREMUL_SUM supports accessing factor")
@@ -90,11 +90,14 @@ class ReduceOp(metaclass=_Either):
 
 
 def _make_nccl_premul_sum(factor: Any) -> ReduceOp:
-    """Return the sum of what each rank multiplies by its factor first: of floating-point numbers on GPUs alone.
+    """Return a reduction that sums each rank's input times that rank's factor. Only for floating-point tensors on GPUs.
 
-    factor: a float, or a tensor of one number, which is read when the tensors are reduced: the host waits for it.
+    Args:
+        factor: A float, or a tensor of one element, which the host reads (and waits for) when tensors are reduced.
 
-    Raises TypeError for neither, or RuntimeError for a tensor of several numbers.
+    Raises:
+        TypeError: If `factor` is neither.
+        RuntimeError: If the tensor has several elements.
     """
     if not isinstance(factor, (float, Tensor)):
         raise TypeError(
@@ -147,10 +150,10 @@ def type_of(op: Any) -> RedOpType:
 
 
 def word_of(op: Any) -> str | PreMul:
-    """Return what drivers call it: sum, avg, prod, min, max, band, bor, bxor, or a PreMul.
+    """Return the driver's name of a reduction: sum, avg, prod, min, max, band, bor, bxor, or a PreMul object.
 
     Raises:
-        TypeError: For one without a factor.
+        TypeError: If a PREMUL_SUM has no factor.
     """
     kind = type_of(op)
     if kind is not RedOpType.PREMUL_SUM:

@@ -1,7 +1,6 @@
-"""`Bucket`: gradients that are reduced together, as parts of one flat tensor. `assign` divides parameters into
-buckets.
+"""`Bucket`: gradients that are reduced together, as parts of one flat tensor. `assign` divides parameters into buckets.
 
-`GradBucket` is what communication hooks see of one.
+`GradBucket` is the view of a bucket that communication hooks receive.
 """
 
 from __future__ import annotations
@@ -29,11 +28,17 @@ def assign(
 ) -> tuple[list[list[int]], list[int]]:
     """Assign tensors to buckets of one dtype and device, each up to its limit of bytes.
 
-    limits: of the first, second, ... bucket of each dtype and device; the last one holds for all that follow.
-    expect_sparse: tensors (by index) that are alone. indices: what the tensors are called; the tensors are then
-    ordered like the gradients. Without it, buckets are sorted by their first tensor.
+    Args:
+        limits: Limits of the first, second, ... bucket of each dtype and device; the last one holds for all others.
+        expect_sparse: For each tensor, True if it gets a bucket of its own.
+        indices: Numbers of the tensors; buckets then keep the tensors' order. Without it, buckets are sorted by their
+            first tensor.
 
-    Returns the indices in each bucket, and each bucket's limit. Raises RuntimeError for no tensors.
+    Returns:
+        The indices in each bucket, and each bucket's limit.
+
+    Raises:
+        RuntimeError: If there are no tensors.
     """
     if not tensors:
         raise RuntimeError("Expected at least one tensor in `assign`: there is nothing to put in buckets")
@@ -75,10 +80,13 @@ class _Filling:
 
 
 class Bucket:
-    """The gradients of some parameters, one behind the other in `flat`; `views` shows each as its parameter lies.
+    """The gradients of some parameters, stored one after the other in the tensor `flat`.
 
-    pending: the number of gradients that are missing in this backward. streams: the streams on which gradients
-    were accumulated. outcome: the reduction under way.
+    Attributes:
+        views: For each parameter, its part of `flat` with the parameter's shape and strides.
+        pending: Number of gradients that are still missing in this backward.
+        streams: Streams on which gradients were accumulated.
+        outcome: The pending reduction.
     """
 
     outcome: Any
@@ -104,7 +112,7 @@ class Bucket:
         self.flat, self.views = flat, self.views_of(flat)
 
     def views_of(self, flat: Any) -> list[Any]:
-        """Return the parts of a tensor like `flat`, as the parameters lie."""
+        """Return the parts of a tensor like `flat`, with the shapes and strides of the parameters."""
         views, offset = [], flat.storage_offset()
         for p in self.params:
             meta = p.meta
@@ -126,9 +134,9 @@ class Bucket:
 
 
 def copy_all(targets: Sequence[Any], sources: Sequence[Any], scale: float | None = None) -> None:
-    """Copy each source, times `scale` if given, into its target: one launch where the dtypes allow it.
+    """Copy each source, times `scale` if there is one, into its target, in one launch if the dtypes allow it.
 
-    Numbers of eight bytes go as float64 would, bit by bit: a model has a counter in each batch norm.
+    Dtypes of eight bytes are copied as float64 bits, so that integer counters (in batch norms) share the launch.
     """
     if not targets:
         return
@@ -148,7 +156,7 @@ def _as_floats(x: Any) -> Any:
 
 
 def parts_of(flat: Any, metas: Sequence[Meta]) -> list[Any]:
-    """Return parts of a flat tensor, one behind the other, of these shapes. For copies: without autograd history."""
+    """Return consecutive parts of a flat tensor with these shapes. They are for copies and have no autograd history."""
     parts, ptr = [], flat.ptr
     for meta in metas:
         dense = meta if meta.contiguous else meta.with_(strides=contiguous_strides(meta.shape))
@@ -158,7 +166,7 @@ def parts_of(flat: Any, metas: Sequence[Meta]) -> list[Any]:
 
 
 def _over(x: Any, meta: Meta, ptr: int) -> Any:
-    """Return a tensor over memory of another one, whose changes count as its own."""
+    """Return a tensor over memory of another one. In-place changes increase the version count of both."""
     found = make(meta, x.memory, ptr)
     found.counter = x.counter
     return found
@@ -179,7 +187,7 @@ class GradBucket:
         return self._flat
 
     def gradients(self) -> list[Any]:
-        """Return each parameter's gradient, as views of `buffer()`."""
+        """Return the gradient of each parameter, as views of `buffer()`."""
         return self._bucket.views if self._flat is self._bucket.flat else self._bucket.views_of(self._flat)
 
     def is_last(self) -> bool:
@@ -187,7 +195,7 @@ class GradBucket:
         return self._index == self._count - 1
 
     def set_buffer(self, buffer: Any) -> None:
-        """Replace the flat tensor of `buffer()`."""
+        """Replace the flat tensor that `buffer()` returns."""
         self._flat = buffer
 
     def parameters(self) -> list[Any]:

@@ -1,24 +1,24 @@
 """`Reducer`: averages gradients over a group while backward still computes others.
 
 # Note [How gradients are reduced]
-Each parameter's leaf tells the reducer that its gradient has come to rest. When all gradients of a bucket are there,
-one launch puts them into the bucket's flat tensor, divided by the number of ranks, and the tensor is summed over the
-group on the group's own stream, beside the rest of backward. Buckets are reduced in one order on all ranks, so a
-full bucket waits for those before it. When the walk is over, the current stream waits for the reductions, and one
-launch per bucket puts the averages back into the gradients (`gradient_as_bucket_view`: they are parts of the flat
-tensor already).
+Each parameter's leaf notifies the reducer when its gradient has been accumulated. When a bucket has all of its
+gradients, one launch copies them into the bucket's flat tensor, divided by the number of ranks. The tensor is summed
+over the group on the group's own stream, concurrently with the rest of backward. All ranks reduce buckets in the same
+order, so a full bucket waits for earlier ones. After backward the current stream waits for the reductions, and one
+launch per bucket copies the averages back into the gradients. With `gradient_as_bucket_view` the gradients are parts of
+the flat tensor, so nothing is copied back.
 
-The first buckets follow the order of registration, backwards. The first backward shows the order in which gradients
-really come; the buckets are made again in that order, which rank 0 tells the others (`_rebuild_buckets`).
+The first buckets follow the reverse order of registration. The first backward shows the order in which gradients
+really arrive. Rank 0 sends that order to the other ranks, and all rebuild the buckets in it (`_rebuild_buckets`).
 
-Streams: a leaf's gradient may come to rest on another stream than that of the bucket's last one. The bucket's launch
-waits for all of them. What was given back on the caller's stream is ordered before the next backward's launches.
+Streams: gradients of one bucket may be accumulated on different streams. The bucket's launch waits for all of them.
+Averages are copied back on the caller's stream, before the next backward's launches.
 
 # Note [Parameters without gradients]
-`find_unused_parameters`: before backward, whatever the outputs do not lead to counts as there, and as zeros in the
-sum. A parameter that no rank used keeps the gradient that it had; that is asked of the others with a map of what was
-used, and read only if this rank did not use something. `static_graph`: the first backward shows which parameters are
-used and how often their leaves are visited; its gradients are reduced when it is over.
+`find_unused_parameters`: before backward, parameters that the outputs do not depend on are marked as ready and
+contribute zeros. A parameter that no rank used keeps its previous gradient. The ranks exchange a map of used
+parameters to find out, which the host reads only if this rank has an unused parameter. `static_graph`: the first
+backward shows which parameters are used and how often; its gradients are reduced at its end.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ Hook = Callable[[Any, GradBucket], Any]
 
 
 class Reducer:
-    """Sums up the gradients of `params` over the ranks of a group: see Note [How gradients are reduced].
+    """Averages the gradients of `params` over the ranks of a group: see Note [How gradients are reduced].
 
     Args:
-        bucket_indices: which parameters are reduced together at first, in the order of reduction.
-        per_bucket_size_limits: the bytes that each of them was limited to.
-        bucket_bytes_cap, first_bucket_bytes_cap: limits of the buckets that are made after the first backward;
-            bucket_bytes_cap_list: one for each instead.
-        param_to_name_mapping: names for messages, by index.
-        skip_all_reduce_unused_params: with `find_unused_parameters`: a bucket that no rank has used is not reduced.
-        batched_grad_copy: nothing: gradients are always copied a bucket at a time.
+        bucket_indices: The parameters of each initial bucket, in the order of reduction.
+        per_bucket_size_limits: The limit of each initial bucket in bytes.
+        bucket_bytes_cap, first_bucket_bytes_cap: Limits of the buckets that are built after the first backward.
+        bucket_bytes_cap_list: A limit for each of these buckets instead.
+        param_to_name_mapping: Index -> parameter name, for messages.
+        skip_all_reduce_unused_params: With `find_unused_parameters`: do not reduce a bucket that no rank has used.
+        batched_grad_copy: No effect; gradients are always copied one bucket at a time.
 
     Raises:
         RuntimeError: If there are no parameters.
-        NotSupportedError: For sparse gradients.
+        NotSupportedError: If a gradient is expected to be sparse.
     """
 
     def __init__(
@@ -154,9 +154,10 @@ class Reducer:
         """Prepare for a forward whose gradients will be reduced."""
 
     def _rebuild_buckets(self) -> bool:
-        """Rebuild the buckets in the order in which gradients arrived; whether that was done.
+        """Rebuild the buckets in the order in which gradients arrived. Returns True if it did.
 
-        Raises RuntimeError if the backward before did not give every parameter a gradient.
+        Raises:
+            RuntimeError: If the previous backward did not produce a gradient for every parameter.
         """
         self._require_finished()
         if not self._may_rebuild() or not self._order:
@@ -243,7 +244,7 @@ class Reducer:
 
     @property
     def _seeks(self) -> bool:
-        """Return True if each forward may use other parameters."""
+        """Return True if each forward may use different parameters."""
         return self.find_unused and not self.static
 
     def _mark_unused(self) -> None:
@@ -339,7 +340,7 @@ class Reducer:
     # -- when backward is over ------------------------------------------------------------------------------
 
     def _finalize(self) -> None:
-        """Wait on the current streams for the reductions, and give the parameters their averages."""
+        """Make the current streams wait for the reductions, and copy the averages to the parameters' gradients."""
         self.before_giving_back()
         with recording(False):
             for future in self._futures:
@@ -395,7 +396,7 @@ class Reducer:
         return new_tensor(self._used, dtype=int32, device=self.buckets[0].device)
 
     def _nobody_used(self, index: int) -> bool:
-        """Return True if no rank has used a parameter. Waits for the others' maps if this rank has not."""
+        """Return True if no rank has used a parameter. Waits for the other ranks' maps if this rank has not used it."""
         if self._used[index] or not (self.find_unused or self.static):
             return False
         if self._map is not None:
@@ -491,7 +492,7 @@ def _note_stream(bucket: Bucket) -> None:
 def _gather_streams(bucket: Bucket) -> None:
     """Make the current stream wait for the streams on which the bucket's gradients were accumulated.
 
-    Their memory is theirs, and may be given up before the current stream has read it.
+    The gradients' memory belongs to those streams, so its use by the current stream is recorded.
     """
     index = bucket.device.index
     if index is None:

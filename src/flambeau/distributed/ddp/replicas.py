@@ -16,7 +16,7 @@ from flambeau.tensor.functions.creation import empty
 
 
 def reduce_in_place(group: Any, tensor: Any, op: str = "sum", async_op: bool = False) -> Any:
-    """Return the work that reduces a tensor over a group, in place; waited for unless `async_op`."""
+    """Reduce a tensor over a group in place and return the work. Waits for it unless `async_op`."""
     work = group.engine_for(tensor).all_reduce([tensor], op, async_op)
     if not async_op:
         work.wait()
@@ -24,7 +24,7 @@ def reduce_in_place(group: Any, tensor: Any, op: str = "sum", async_op: bool = F
 
 
 def _verify_params_across_processes(process_group: Any, params: Sequence[Any], logger: object = None) -> None:
-    """Raise RuntimeError on a rank whose parameters are other than rank 0's, in number, sizes or strides."""
+    """Raise RuntimeError if number, sizes or strides of this rank's parameters differ from those of rank 0."""
     collective_checks.process_group(process_group, "process_group")
     place = _place(process_group, params[0].meta.device)
     rank = process_group.rank()

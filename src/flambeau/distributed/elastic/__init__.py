@@ -1,1 +1,1 @@
-"""torch.distributed.elastic: of it, `multiprocessing.errors`. The launcher is `flambeau launch`."""
+"""torch.distributed.elastic: only `multiprocessing.errors`. The launcher is `flambeau launch`."""

@@ -40,12 +40,12 @@ class MixedPrecisionPolicy:
 
 @dataclass
 class OffloadPolicy:
-    """Nothing lies in the host's memory: the base of `CPUOffloadPolicy`."""
+    """The default policy: no state is offloaded to host memory. Base class of `CPUOffloadPolicy`."""
 
 
 @dataclass
 class CPUOffloadPolicy(OffloadPolicy):
-    """Parameters, gradients and optimizer state lie in the host's memory."""
+    """The policy that keeps parameters, gradients and optimizer state in host memory."""
 
     pin_memory: bool = True
 

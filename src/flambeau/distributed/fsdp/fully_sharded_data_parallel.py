@@ -1,4 +1,6 @@
-"""torch.distributed.fsdp.fully_sharded_data_parallel: the module in which PyTorch writes `FullyShardedDataParallel`."""
+"""torch.distributed.fsdp.fully_sharded_data_parallel: the module in which PyTorch defines
+`FullyShardedDataParallel`.
+"""
 
 from __future__ import annotations
 

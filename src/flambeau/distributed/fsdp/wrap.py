@@ -1,7 +1,7 @@
 """torch.distributed.fsdp.wrap: policies that choose the submodules to wrap, and wrapping by them.
 
-A policy `policy(module, recurse, nonwrapped_numel)` is called twice for each module: with `recurse` whether to
-look at its children, and without whether to wrap the module itself.
+A policy `policy(module, recurse, nonwrapped_numel)` is called twice for each module: with `recurse=True` it returns
+whether to visit the children, with `recurse=False` whether to wrap the module itself.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def size_based_auto_wrap_policy(
     force_leaf_modules: set[type[Module]] | None = None,
     exclude_wrap_modules: set[type[Module]] | None = None,
 ) -> bool:
-    """Return whether the module has `min_num_params` elements that are not wrapped yet.
+    """Return True if the module has at least `min_num_params` elements in parameters that are not wrapped yet.
 
     Args:
-        module: The module in question.
-        recurse: Whether the question is about the children.
-        nonwrapped_numel: Elements of its parameters that no wrapper has yet.
+        module: The module.
+        recurse: True if the policy decides about the children.
+        nonwrapped_numel: Number of elements of its parameters that are not wrapped yet.
         min_num_params: The least number of elements.
-        force_leaf_modules: Classes whose children are not looked at (MultiheadAttention if None).
+        force_leaf_modules: Classes whose children are not visited (MultiheadAttention if None).
         exclude_wrap_modules: Classes that are not wrapped (ModuleList and ModuleDict if None).
     """
     leaves = {MultiheadAttention} if force_leaf_modules is None else force_leaf_modules

@@ -1,8 +1,8 @@
 """`Agent`: the launcher of one node's ranks. It joins other nodes' agents, and ends all ranks when one has failed.
 
-Node 0's agent serves the store, for the agents and for the ranks (TORCHELASTIC_USE_AGENT_STORE). An attempt
-begins when all nodes have joined it and ends when all ranks have ended, or with the first failure; then
-everything is stopped everywhere, and if there is a restart left the next attempt begins.
+Node 0's agent serves the store, for the agents and for the ranks (TORCHELASTIC_USE_AGENT_STORE). An attempt begins when
+all nodes have joined it. It ends when all ranks have ended, or with the first failure; then the agents stop all ranks
+on all nodes, and begin the next attempt if a restart is left.
 """
 
 from __future__ import annotations
@@ -195,7 +195,11 @@ class Agent:
         return environment | self.extra
 
     def _watch(self, attempt: int, workers: Workers) -> Worker | str | None:
-        """Wait until all local ranks have ended. Returns the rank that failed, or what failed elsewhere, or None."""
+        """Wait until all local ranks have ended.
+
+        Returns:
+            The rank that failed, the text of a failure on another node, or None.
+        """
         left = len(workers.all)
         server = self._server._server
         stalls = (
@@ -245,7 +249,7 @@ class Agent:
             self._store.compare_set(f"{attempt}/failed", "", what)
 
     def _elsewhere(self, attempt: int) -> str:
-        """Publish that this agent lives. Returns what failed on another node; "" if nothing did."""
+        """Publish that this agent is alive. Returns the failure of another node; "" if there is none."""
         if self.plan.nodes == 1:
             return ""
         now = time.monotonic()

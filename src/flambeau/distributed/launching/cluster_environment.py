@@ -9,7 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TaskPlacement:
-    """Task `rank` of `size`, started by `by`; `first` is the host of task 0, "" if that is not known."""
+    """Task `rank` of `size` tasks.
+
+    Attributes:
+        by: Name of the scheduler that started it.
+        first: Host of task 0; "" if that is unknown.
+    """
 
     rank: int
     size: int
@@ -28,8 +33,9 @@ INNER = ("PMI_", "PMIX_", "OMPI_", "MV2_", "HYDI_", "MPI_LOCAL")
 
 
 def detect_placement(environ: Mapping[str, str]) -> TaskPlacement | None:
-    """Return the ranks' placement that a scheduler's environment gives; None without one. A Slurm job's shell is no
-    task.
+    """Return the placement that a scheduler's environment variables describe; None outside of a scheduler's task.
+
+    A shell of a Slurm job is not a task.
     """
     if "SLURM_PROCID" in environ and "SLURM_STEP_ID" not in environ:
         environ = {name: value for name, value in environ.items() if not name.startswith("SLURM_")}
@@ -47,7 +53,7 @@ def _first_host(environ: Mapping[str, str]) -> str:
 
 
 def first_host(hosts: str) -> str:
-    """Return the first of Slurm's list of hosts: "gpu[007-012,20],other" begins with gpu007."""
+    """Return the first host of Slurm's list of hosts: "gpu007" for "gpu[007-012,20],other"."""
     stem, bracket, rest = re.match(r"([^,\[]*)(\[?)(.*)", hosts).groups()  # type: ignore[union-attr]
     if not bracket:
         return str(stem)

@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _Refused(argparse.Action):
-    """An argument of torchrun's that would change nothing: `const` is the reason for the refusal."""
+    """An argument of torchrun that would have no effect; `const` is the reason to refuse it."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         parser.error(f"{self.option_strings[0]}: {self.const}")

@@ -34,11 +34,11 @@ class ForeignRank:
 
 
 class ForeignRanks:
-    """The ranks of a job, found by the processes that they publish in the store.
+    """The ranks of a job, read from the process identities that they publish in the store.
 
     Args:
         server: The server of the store.
-        prefix: The part of the store that this group of all ranks has.
+        prefix: The prefix of the store that this group of all ranks uses.
         size: Number of ranks.
     """
 
@@ -49,7 +49,7 @@ class ForeignRanks:
         self._all: list[ForeignRank] = []
 
     def __call__(self) -> list[ForeignRank]:
-        """Return all ranks; none if some have not joined or are on other hosts."""
+        """Return all ranks; an empty result if some have not joined or are on other hosts."""
         if not self._all:
             values = [self._server.value_of(f"{self._prefix}/{_key(rank)}") for rank in range(self._size)]
             found = [

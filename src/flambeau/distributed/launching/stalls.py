@@ -1,16 +1,16 @@
-"""`Stalls`: reports about ranks that wait: for how long, for whom, and that none of them can go on.
+"""`Stalls`: reports about waiting ranks: how long, for which ranks, and whether any of them can continue.
 
-The launcher of one node looks, or rank 0 if it serves the store of ranks that no launcher started.
+The launcher of one node runs it, or rank 0 if it serves the store of ranks that no launcher started.
 
 # Note [Waits that nothing ends]
-Problem: a rank that waits for a key which no rank will set hangs until its timeout, half an hour, without a word.
-Rule: a wait for keys of the store ends when any other rank sets them. If every rank that has not ended waits, for keys
-or in a transport (Note [Deadlocks of processes]), and none can go on before another does, each wait for keys raises,
-with the line of every rank. A rank counts as waiting if it has no other thread and no child process that could set the
-key, if its wait lasts for some seconds more, and if no other process has a connection to the store.
-Why: each of these may set the key. Consequences: with one of them the rank waits until its timeout, and so does a rank
-that polls with `check` or with short waits. Every wait of more than 30 seconds, for keys or in collectives, is named on
-stderr with what the other ranks' processes do.
+Problem: a rank that waits for a key which no rank will set hangs until its timeout, half an hour, without a report.
+Rule: a wait for keys of the store ends when another rank sets them. Suppose every rank that has not ended waits, for
+keys or in a transport (Note [Deadlocks of processes]), and none can continue before another does. Then each wait for
+keys raises with the call site of every rank. A rank counts as waiting if it has no other thread and no child process
+that could set the key, if its wait lasts some seconds more, and if no other process has a connection to the store.
+Why: each of these could set the key. Consequences: with one of them the rank waits until its timeout, and so does a
+rank that polls with `check` or with short waits. Every wait of more than 30 seconds is reported on stderr, with what
+the other ranks' processes do.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RankProcess(Protocol):
 
 
 class _Wait:
-    """A rank's wait, as seen from look to look; it may be absent briefly if the rank repeats its request."""
+    """A rank's wait, tracked across looks; it may disappear briefly when the rank repeats its request."""
 
     def __init__(self, words: str, which: object, since: float) -> None:
         self.words = words
@@ -61,7 +61,7 @@ class _Wait:
         self._absent = 0
 
     def ends(self) -> bool:
-        """Note that the rank is not seen in this wait. Return True if the wait has ended."""
+        """Record that a look did not find the rank in this wait. Returns True if the wait has ended."""
         self._absent += 1
         return self._absent >= _GAPS or not self.words
 

@@ -1,4 +1,4 @@
-"""`Workers`: the ranks of one node as processes: started, watched, ended together; where their streams go."""
+"""`Workers`: the ranks of one node as processes: starting, watching and ending them, and redirecting their streams."""
 
 from __future__ import annotations
 
@@ -24,9 +24,13 @@ FOLDER = "\0"  # stands for the rank's own folder in a command
 
 @dataclass(frozen=True)
 class Streams:
-    """Where the streams of each local rank go: bits OUT and ERR, by local rank; -1 stands for all others.
+    """The targets of the output streams of each local rank: bits OUT and ERR by local rank; -1 stands for all other
+    ranks.
 
-    redirects: to files. tee: to files and to the console. shown: local ranks on the console; None: all.
+    Attributes:
+        redirects: Streams that go to files.
+        tee: Streams that go to files and to the console.
+        shown: Local ranks whose output is shown on the console; None for all.
     """
 
     redirects: Mapping[int, int]
@@ -118,7 +122,7 @@ class Worker:
 
 
 class Workers:
-    """The ranks of one attempt. The queue `news` receives a Worker when it has ended, and events of other threads."""
+    """The ranks of one attempt. The queue `news` receives a Worker when it ends, and events of other threads."""
 
     def __init__(self, role: str, folder: Path, streams: Streams, news: SimpleQueue[Any]) -> None:
         self.all: list[Worker] = []
@@ -214,7 +218,9 @@ def _signal(worker: Worker, number: int) -> None:
 
 
 def _make_end_with_parent() -> Callable[[], None] | None:
-    """Return a function that makes Linux end a rank with its launcher. It is created before the forks."""
+    """Return a function that makes Linux end a rank together with its launcher. The launcher creates it before it
+    forks.
+    """
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl

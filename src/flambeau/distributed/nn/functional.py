@@ -1,9 +1,9 @@
 """torch.distributed.nn.functional: collectives that return new tensors and have derivatives.
 
-All ranks of a group call each, in the same order, forward and backward: the gradient of a collective is a collective.
-So every rank runs `backward` through the same calls; a result that a rank's loss does not use still gets its part,
-zeros, where another result of the same call is used. Gradients are PyTorch's: those of a sum. Of other operations
-too, where `all_reduce` sends gradients through the same operation and `reduce`, `reduce_scatter` hand them out whole.
+The gradient of a collective is a collective. All ranks of a group must therefore make the same calls in the same order,
+forward and backward. If a rank's loss uses one result of a call, its unused results receive zeros. Gradients are
+PyTorch's: those of a sum. For other operations `all_reduce` sends gradients through the same operation, and `reduce`
+and `reduce_scatter` pass them on unchanged.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ explain_absent_names(globals(), "torch.distributed.nn.functional")
 
 
 def broadcast(tensor: Any, src: int, group: Any = None) -> Any:
-    """Return rank `src`'s values on all ranks. Its gradient is the sum of theirs; the others' are zeros."""
+    """Return the values of rank `src` on all ranks. In backward `src` gets the sum of all gradients, other ranks get
+    zeros.
+    """
     _warn_deprecated_name("broadcast", "broadcast")
     return _Broadcast.apply(src, group, tensor)
 
 
 def gather(tensor: Any, dst: int = 0, group: Any = None) -> tuple[Any, ...]:
-    """Return every rank's tensor, by rank, on rank `dst`; zeros on the others."""
+    """Return every rank's tensor, by rank, on rank `dst`; zeros on the other ranks."""
     found: tuple[Any, ...] = _Gather.apply(dst, group, tensor)
     return found
 
 
 def scatter(tensors: Sequence[Any], src: int = 0, group: Any = None) -> Any:
-    """Rank `src`'s n-th tensor on rank n. The tensors of the other ranks, of equal number and sizes, give the shape.
+    """Return the n-th tensor of rank `src` on rank n. The tensors of the other ranks only define shapes.
 
     Raises:
         AssertionError: If sizes differ.
@@ -67,14 +69,14 @@ def all_gather(tensor: Any, group: Any = None) -> tuple[Any, ...]:
 
 
 def _all_gather_base(output_tensor: Any, input_tensor: Any, group: Any = None) -> Any:
-    """Return every rank's tensor, one after the other, written to `output_tensor`."""
+    """Write every rank's tensor to `output_tensor`, one after the other, and return it."""
     return _AllGatherBase.apply(output_tensor, input_tensor, group)
 
 
 def all_to_all(
     output_tensor_list: Sequence[Any], input_tensor_list: Sequence[Any], group: Any = None
 ) -> tuple[Any, ...]:
-    """Send the n-th input to rank n, and write what arrives from it to the n-th output."""
+    """Send the n-th input to rank n, and write what rank n sends to the n-th output."""
     found: tuple[Any, ...] = _AlltoAll.apply(group, output_tensor_list, *input_tensor_list)
     return found
 
@@ -86,7 +88,7 @@ def all_to_all_single(
     input_split_sizes: Sequence[int] | None = None,
     group: Any = None,
 ) -> Any:
-    """Send part n of `input` to rank n, and write what arrives from it to part n of `output`. Deprecated."""
+    """Send part n of `input` to rank n, and write what rank n sends to part n of `output`. Deprecated."""
     _warn_deprecated_name("all_to_all_single", "all_to_all_single")
     return _AlltoAllSingle.apply(group, output, output_split_sizes, input_split_sizes, input)
 
@@ -157,7 +159,7 @@ class _Scatter(Function):
 class _Reduce(Function):
     @staticmethod
     def forward(ctx: Any, dst: int, op: Any, group: Any, tensor: Any, alone: bool = False) -> Any:
-        """Return `alone`, the reduced tensor or this rank's own."""
+        """Reduce `tensor` in place on rank `dst` and return it; other ranks return a copy, `alone`."""
         ctx.dst, ctx.group = dst, group
         total = tensor.clone()
         collectives.reduce(total, dst, op, group)

@@ -44,9 +44,10 @@ _SURE = 3  # fruitless polls of all ranks inside MPI, with no other request betw
 class Participant:
     """One process and its pending request.
 
-    `request` is "join" with the communicator, "wait" or "look" with the text of the wait, or "idle" with the text
-    of another wait of the host ("" for a key of the store). Other texts may be "" at first; the coordinator
-    requests them before it reports a deadlock.
+    Attributes:
+        request: A pair of kind and text: "join" with the communicator, "wait" or "look" with the text of the wait, or
+            "idle" with the text of another host wait. A text may be "" at first; the coordinator requests it before it
+            reports a deadlock.
     """
 
     def __init__(self, rank: int, process: int) -> None:
@@ -76,9 +77,11 @@ class Participant:
 
 
 class Circle:
-    """One communicator: rank -> process and device; instance -> contributions that have arrived.
+    """One communicator.
 
-    called: what reports call each rank.
+    Attributes:
+        owners: Rank -> process and device.
+        called: Rank -> the rank's name in reports.
     """
 
     def __init__(self, called: list[int]) -> None:
@@ -121,7 +124,7 @@ REQUESTS: dict[str, list[Any]] = {  # the schema of each request's arguments (`w
 
 
 class Coordinator:
-    """The coordinator of `size` processes. One thread makes all calls."""
+    """The coordinator of `size` processes. Only one thread may call it."""
 
     def __init__(
         self,
@@ -206,7 +209,7 @@ class Coordinator:
     def _complete(
         self, circle: Circle, unique: bytes, key: tuple[int, ...], parts: dict[int, list[Any]]
     ) -> None:
-        """Prepare the answers of a complete instance: each process receives the contributions of the others."""
+        """Prepare the answers for a complete instance: each process receives the contributions of the others."""
         owners = [circle.owners[rank] for rank in circle.ranks(key)]
         for owner in dict.fromkeys(owners):
             number = owner.pending.pop((unique, key))
@@ -265,7 +268,9 @@ class Coordinator:
 
     # -- what they are told ---------------------------------------------------------------------------------
     def settle(self, elsewhere: Mapping[int, str]) -> list[tuple[int, Answer]]:
-        """Return (process, answer) for each wait that has ended. `elsewhere`: what processes wait for in the store."""
+        """Return (process, answer) for each wait that has ended. `elsewhere` describes the waits of processes in the
+        store.
+        """
         answers: list[tuple[int, Answer]] = []
         while True:
             answered = self._ready() or self._stuck(elsewhere)
@@ -288,7 +293,7 @@ class Coordinator:
         return sorted(found, key=lambda p: p.rank)
 
     def _ready(self) -> list[tuple[Participant, Answer]]:
-        """Return the processes whose wait has ended, independent of the others."""
+        """Return the processes whose wait has ended regardless of other processes."""
         found: list[tuple[Participant, Answer]] = []
         for mine in self._waiting():
             kind, what = mine.request  # type: ignore[misc]
@@ -313,7 +318,7 @@ class Coordinator:
         return found
 
     def _waits_long_enough(self, mine: Participant) -> bool:
-        """Return True if no process works that could still contribute, so that one must wait unseen."""
+        """Return True if no running process could still contribute, so every one of them must be waiting unobserved."""
         now = self._clock()
         elapsed = now - mine.since
         if elapsed < self._patience:
@@ -410,7 +415,7 @@ def _news(mine: Participant) -> Answer:
 
 
 def _is_blocked(mine: Participant, elsewhere: Mapping[int, str]) -> bool:
-    """Return True if it does nothing before others do."""
+    """Return True if a process does nothing until others act."""
     if mine.process in elsewhere:
         goes_on = mine.outcomes or mine.idles  # or it will request them soon
         return mine.request is not None or not goes_on
@@ -425,8 +430,9 @@ def _unsure(waiting: list[Participant]) -> list[Participant]:
 
 
 def processor_seconds(process: int, root: Path = Path("/proc")) -> float:
-    """Return the processor time that a process and its children (data loaders) have used; infinitely much where one
-    works right now, or where that cannot be known.
+    """Return the processor time that a process and its children (data loaders) have used.
+
+    Infinity means that one of them is running now, or that the time cannot be read.
     """
     try:
         fields = (root / str(process) / "stat").read_text().rpartition(")")[2].split()

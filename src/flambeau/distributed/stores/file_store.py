@@ -1,6 +1,6 @@
-"""`FileStore`: a store in a file that all ranks reach, on one machine or on a file system that they share.
+"""`FileStore`: a store in a file that all ranks reach, on one machine or on a shared file system.
 
-The file is a list of changes. Each operation locks it, replays what others have appended since, and appends its own.
+The file is a log of changes. Each operation locks the file, replays what others have appended, and appends its own.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _LARGEST = 1 << 40
 
 
 class FileStore(Inner, Store):
-    """A store in the file `file_name`, which is created if it is missing and otherwise kept.
+    """A store in the file `file_name`, which is created if it does not exist.
 
-    With a `world_size` of 0 or more the file is deleted after the last of that many stores is closed. There are
-    no queues.
+    With a `world_size` of 0 or more, the last of that many stores deletes the file when it is closed. There are no
+    queues.
 
     Raises:
-        OSError: If the file cannot be made.
+        OSError: If the file cannot be created.
     """
 
     __module__ = "flambeau.distributed"

@@ -1,4 +1,4 @@
-"""`Table`: a store's values and queues by key, and the operations on them. It waits for nothing."""
+"""`Table`: a store's values and queues by key, and the operations on them. No operation blocks."""
 
 from __future__ import annotations
 

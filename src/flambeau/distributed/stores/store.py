@@ -1,9 +1,8 @@
-"""`Store`, where ranks leave values for each other under keys, `HashStore` within a process, `PrefixStore` in a
-part.
+"""`Store`, in which ranks exchange values under keys; `HashStore` within a process; `PrefixStore`, a part of a store.
 
-A store has one primitive, `_ask`: an operation of its table, done as soon as the keys that it needs are there.
-PyTorch's documented methods are built on it here, for all stores. Ranks that are threads under a baton wait by
-its seat: one of them runs at a time, and a wait that nothing can end is reported as a deadlock immediately.
+A store has one primitive, `_ask`: run an operation of its table as soon as the needed keys exist. This module
+implements PyTorch's documented methods with it, for all stores. Ranks that are threads under turn-taking wait in the
+turn scheduler: one runs at a time, and a wait that nothing can end is reported as a deadlock immediately.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ class Store:
         """Set all values in one step.
 
         Raises:
-            DistStoreError: If there are more of the one than of the other.
+            DistStoreError: If the numbers of keys and values differ.
         """
         if len(keys) != len(values):
             raise DistStoreError("multiSet keys and values vectors must be of same size")
@@ -109,10 +108,10 @@ class Store:
         self._ask("push", self._key("queue_push", key), _bytes("queue_push", value))
 
     def queue_pop(self, key: Text, block: bool = True) -> bytes:
-        """Remove and return the first value of a queue; wait for one if `block`.
+        """Remove and return the first value of a queue. With `block`, wait for one.
 
         Raises:
-            QueueEmptyError: If there is none, and no `block`.
+            QueueEmptyError: If the queue is empty and `block` is False.
         """
         name = self._key("queue_pop", key)
         return self._ask("pop", name, needs=[name] if block else [])
@@ -307,9 +306,9 @@ class Inner:
 
 @contextmanager
 def turn(store: Store, key: str) -> Iterator[int]:
-    """Return the number of an action of all ranks. Each rank counts at its own `key`, so the numbers agree.
+    """Yield the number of an action of all ranks. Each rank counts at its own `key`, so the numbers agree.
 
-    A failed action does not count, so that a rank that tries again alone joins ranks that are late.
+    An action that raises does not count, so a rank that repeats it joins the ranks that are late.
     """
     number = store.add(key, 1)
     try:
@@ -323,12 +322,17 @@ def turn(store: Store, key: str) -> Iterator[int]:
 def await_keys(
     store: Store, keys: Sequence[str], timeout: timedelta, describe_loss: Callable[[], str] = str
 ) -> str | None:
-    """Wait for keys that other ranks set. Returns None if they are set, else the reason; "" for a timeout.
+    """Wait for keys that other ranks set.
 
-    gone: called repeatedly for the reason why the keys will not be set; "" if none is known.
+    Args:
+        describe_loss: Called repeatedly for the reason why the keys will never be set; returns "" if there is none.
 
-    Raises DistNetworkError: the store has gone; DeadlockError, or DriverError of ranks that are threads: a
-    deadlock.
+    Returns:
+        None if the keys are set, else the reason; "" for a timeout.
+
+    Raises:
+        DistNetworkError: If the store has ended.
+        DeadlockError: If no rank can set the keys (DriverError for ranks that are threads).
     """
     end = time.monotonic() + (seconds(timeout) or math.inf)
     while True:

@@ -1,11 +1,11 @@
 """`StoreServer`: one table, served to the ranks of a machine or of many over TCP by a separate thread.
 
 # Note [A store survives its clients]
-Problem: one thread serves all ranks, and anything may connect to its port.
-Rule: a message is checked against its schema before anything is done with it. What does not fit, is too long, stays
-incomplete or is not read by the client closes that client's connection, with a warning in the log, and no other. An
-exception that escapes nevertheless counts as that client's, too. One of a function that this process lets the thread
-call (the launcher looks at who waits) is logged.
+Problem: one thread serves all ranks, and any process may connect to its port.
+Rule: a message is checked against its schema before it is processed. If it does not match, is too long, stays
+incomplete or its answer is not read, the server closes that client's connection with a warning in the log, and no
+other. An unexpected exception counts as that client's, too. The server logs exceptions of functions that the process
+has registered with the thread, such as the launcher's reports of waiting ranks.
 Why: an error in the serving thread would end the whole job.
 Consequences: a new operation needs a schema (`OPERATIONS` in kv_store.py, `REQUESTS` in coordinator.py).
 """
@@ -55,14 +55,14 @@ class _Client:
     """One connection to the store.
 
     Attributes:
-        backlog: Messages that are handled once the client has read earlier answers.
-        inbox: Bytes of a message that is not whole yet.
+        backlog: Messages to handle once the client has read earlier answers.
+        inbox: Bytes of an incomplete message.
         outbox: Answers that are not sent yet.
         unread: Bytes in `outbox`.
         process: The process id that the client sent; 0 before it is admitted.
         meets: True if it is the connection of a rank's virtual GPUs.
         waits: The request that waits for keys, if any.
-        active: When the connection last moved a byte, on the monotonic clock; before the greeting: when it began.
+        active: Time of the last transferred byte or, before the greeting, of the connection, on the monotonic clock.
     """
 
     __slots__ = ("active", "backlog", "connection", "greeting", "inbox", "meets", "outbox", "unread", "waits")
@@ -84,7 +84,9 @@ class _Client:
 
     @property
     def deadline(self) -> float | None:
-        """Return when the client must have made progress, on the monotonic clock; None if no message is pending."""
+        """Return the time by which the client must make progress, on the monotonic clock; None if no message is
+        pending.
+        """
         if not self.process:
             return self.active + _GREETING_S
         return self.active + _STALLED_S if self.inbox.is_partial or self.outbox else None
@@ -102,9 +104,9 @@ class _Request:
 
     Attributes:
         needs: The keys that it needs.
-        begun: When it arrived, on the monotonic clock.
-        deadline: When it is too late for the keys; None means never.
-        patience: When its program stops waiting for them, which may repeat the request; infinite means never.
+        begun: Time of arrival, on the monotonic clock.
+        deadline: Time at which this request fails if keys are missing; None means never.
+        patience: Time at which its program gives up, which may repeat the request until then; infinite means never.
         alone: True if no other thread of its process could set the keys.
         site: The call site of the request.
     """
@@ -134,7 +136,7 @@ class _Request:
 
 
 def _request_of(message: Any) -> _Request:
-    """Return the request that a message holds. Raises BadMessage if it holds none."""
+    """Return the request in a message. Raises BadMessage if the message is invalid."""
     if not fits(message, _REQUEST):
         raise BadMessage("a request of another form")
     operation, args, needs, limit, alone, site = message
@@ -147,10 +149,10 @@ def _request_of(message: Any) -> _Request:
 
 
 class StoreServer:
-    """Serves from `listener` on until `close`. Answers are ["ok", value], ["late"] or ["error", type, text].
+    """The server of a store. It answers ["ok", value], ["late"] or ["error", type, text].
 
     Args:
-        listener: A socket that listens.
+        listener: A listening socket.
         secret: The secret for clients of other hosts (Note [Who may connect to a store]); None admits no other host.
     """
 
@@ -177,7 +179,7 @@ class StoreServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Close every connection. Again is allowed; in a forked child it does nothing."""
+        """Close every connection. Idempotent; in a forked child it does nothing."""
         if os.getpid() != self.process:
             return
         try:
@@ -207,7 +209,7 @@ class StoreServer:
         }
 
     def value_of(self, ending: str) -> bytes:
-        """Return the newest value whose key has this ending, in any part of the store; b"" if there is none."""
+        """Return the newest value whose key ends with `ending`, under any prefix; b"" if there is none."""
         values = [value for key, value in self._table.values.items() if key.endswith(f"/{ending}")]
         return values[-1] if values else b""
 
@@ -226,7 +228,7 @@ class StoreServer:
             self._answer(client, ["error", "DeadlockError", report])
 
     def forget(self, wait_key: str) -> None:
-        """Drop all values except those with these key prefixes. Callers must know that no client waits."""
+        """Drop all values except those whose key begins with `wait_key`. No client may be waiting."""
         values = self._table.values
         self._table.values = {key: value for key, value in values.items() if key.startswith(wait_key)}
 
@@ -242,7 +244,7 @@ class StoreServer:
             self._ended.set()
 
     def _turn(self) -> bool:
-        """Handle what has arrived, and deadlines. Return False at the end."""
+        """Handle messages and deadlines once. Returns False when the server should end."""
         for key, events in self._selector.select(self._patience()):
             if key.fileobj is self._ear:
                 if _END in self._ear.recv(1 << 10):
@@ -337,7 +339,7 @@ class StoreServer:
             self._dismiss(client, "its request raised an exception")
 
     def _read(self, client: _Client) -> None:
-        """Read what has arrived. Raises ValueError for invalid messages."""
+        """Read the bytes that a client has sent. Raises ValueError for invalid messages."""
         try:
             part = client.connection.recv(_PART)
         except BlockingIOError:

@@ -49,26 +49,28 @@ _shared_servers: weakref.WeakValueDictionary[int, Served] = weakref.WeakValueDic
 
 
 class TCPStore(Inner, Store):
-    """A store over TCP. `is_master` serves it, on `port` or, if that is 0, on a free one.
+    """A store over TCP. With `is_master` it also serves the store, on `port` or, if that is 0, on a free port.
 
-    The server listens at the address of `host_name`: that of the loopback device admits this host alone. If the name
-    has no address of this host, or its own name leads to the loopback device, it listens at all addresses. Who may
-    connect is in Note [Who may connect to a store].
+    The server listens at the address of `host_name`; the loopback address admits only this host. If the name has no
+    address
+    of this host, or the host's own name resolves to the loopback device, the server listens at all addresses. Note [Who
+    may
+    connect to a store] has the rules of admission.
 
     Args:
-        host_name: Where the server is.
-        port: Its port, 0 to 65535.
-        world_size: How many stores will join, the master's counted; None is any number.
+        host_name: Host of the server.
+        port: Port of the server, 0 to 65535.
+        world_size: Number of stores that will join, including the master's; None for any number.
         is_master: Serve the store in this process.
-        timeout: How long to wait for the server, for the others, and for keys.
+        timeout: Time limit for the connection, for other stores to join, and for keys.
         wait_for_workers: As master, wait until `world_size` stores have joined.
-        multi_tenant: Share the server of this process on that port, if there is one.
-        master_listen_fd: The file descriptor of a socket that listens already.
-        use_libuv: Chooses among PyTorch's servers; here there is one.
+        multi_tenant: Share this process's server on that port, if there is one.
+        master_listen_fd: File descriptor of a socket that listens already.
+        use_libuv: No effect; it selects one of PyTorch's servers.
 
     Raises:
-        DistNetworkError: If the port is taken, nobody serves there until `timeout`, or the server refuses this process.
-        DistStoreError: If not all have joined until `timeout`.
+        DistNetworkError: If the port is in use, no server answers within `timeout`, or it refuses this process.
+        DistStoreError: If some stores have not joined within `timeout`.
     """
 
     __module__ = "flambeau.distributed"
@@ -189,7 +191,9 @@ class TCPStore(Inner, Store):
         return answer[1]
 
     def _request(self, message: list[Any], limit: timedelta | None) -> Any:
-        """Send a request. Threads share the connection: one that waits for keys blocks the others unless they clone."""
+        """Send a request. Threads share the connection, so a thread that waits for keys blocks others unless they use
+        `clone`.
+        """
         with self._lock:
             patience = 0.0 if limit is None else seconds(limit)
             self._connection.settimeout(None if patience is None else patience + _GRACE)

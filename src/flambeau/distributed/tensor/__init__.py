@@ -1,6 +1,6 @@
-"""torch.distributed.tensor: the placements are plain values; using anything else raises NotSupportedError.
+"""torch.distributed.tensor: placements are plain values; other names raise NotSupportedError when used.
 
-Flambeau has no tensors that are sharded over a mesh. Libraries import these names and ask `isinstance(x, DTensor)`.
+Flambeau has no tensors that are sharded over a mesh. Libraries import these names for `isinstance(x, DTensor)`.
 """
 
 from __future__ import annotations

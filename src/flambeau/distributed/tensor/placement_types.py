@@ -15,7 +15,7 @@ class Placement:
     """The placement of a tensor on one dimension of a mesh: the base of `Shard`, `Replicate` and `Partial`."""
 
     def is_shard(self, dim: int | None = None) -> bool:
-        """Return True if this is a `Shard`, and divides dimension `dim` if that is given."""
+        """Return True if this is a `Shard`, along `dim` if `dim` is not None."""
         return isinstance(self, Shard) and dim in (None, self.dim)
 
     def is_replicate(self) -> bool:
@@ -23,13 +23,13 @@ class Placement:
         return isinstance(self, Replicate)
 
     def is_partial(self, reduce_op: str | None = None) -> bool:
-        """Return True if this is a `Partial`, and combines by `reduce_op` if that is given."""
+        """Return True if this is a `Partial`, with `reduce_op` if that is not None."""
         return isinstance(self, Partial) and reduce_op in (None, self.reduce_op)
 
 
 @dataclass(frozen=True)
 class Shard(Placement):
-    """Each rank has one part of the tensor along `dim`.
+    """The placement in which each rank has one part of the tensor along `dim`.
 
     Attributes:
         dim: The dimension of the tensor that is divided.

@@ -20,14 +20,14 @@ _CHECKPOINT_PREFIX = _CHECKPOINT_WRAPPED_MODULE + "."
 
 
 class CheckpointImpl(Enum):
-    """The form of `torch.utils.checkpoint.checkpoint`."""
+    """The variant of `torch.utils.checkpoint.checkpoint` to use: reentrant or not."""
 
     REENTRANT = auto()
     NO_REENTRANT = auto()
 
 
 class ActivationWrapper(Module):
-    """A module around another one whose name does not show in state dicts and names of parameters.
+    """A module that wraps another one without changing names of parameters or keys of state dicts.
 
     Args:
         mod: The wrapped module.
@@ -40,7 +40,7 @@ class ActivationWrapper(Module):
         self.register_load_state_dict_pre_hook(_add_prefix)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise ValueError: subclasses say how the wrapped module runs."""
+        """Raise ValueError, because each subclass defines its own forward."""
         raise ValueError("Subclasses should implement forward().")
 
     def __getattr__(self, name: str) -> Any:
@@ -70,7 +70,7 @@ def _add_prefix(module: Module, state: dict[str, Any], prefix: str, *args: Any) 
 
 
 class CheckpointWrapper(ActivationWrapper):
-    """A module whose activations are not kept, but computed again in the backward pass.
+    """A module that recomputes its activations in the backward pass instead of keeping them.
 
     Args:
         mod: The wrapped module.
@@ -95,11 +95,7 @@ class CheckpointWrapper(ActivationWrapper):
             self.checkpoint_fn = partial(checkpoint_fn, **checkpoint_fn_kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the wrapped module without keeping its activations.
-
-        Returns:
-            What the wrapped module returns.
-        """
+        """Run the wrapped module without keeping its activations, and return its result."""
         if self.checkpoint_impl is CheckpointImpl.REENTRANT and kwargs:
             module = self._checkpoint_wrapped_module
             return self.checkpoint_fn(lambda *values: module(*values, **kwargs), *args)
@@ -107,14 +103,10 @@ class CheckpointWrapper(ActivationWrapper):
 
 
 class OffloadWrapper(ActivationWrapper):
-    """A module whose activations are kept in pinned memory of the host until the backward pass."""
+    """A module that moves its activations to pinned host memory until the backward pass."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the wrapped module with its saved tensors on the CPU.
-
-        Returns:
-            What the wrapped module returns.
-        """
+        """Run the wrapped module with its saved tensors on the CPU, and return its result."""
         with save_on_cpu(pin_memory=True):
             return self._checkpoint_wrapped_module(*args, **kwargs)
 
@@ -130,7 +122,7 @@ def checkpoint_wrapper(
     checkpoint_fn: Callable[..., Any] | None = None,
     **checkpoint_fn_kwargs: Any,
 ) -> Module:
-    """Return the module in a `CheckpointWrapper`, whose arguments these are."""
+    """Wrap a module in a `CheckpointWrapper` with the same arguments."""
     return CheckpointWrapper(module, checkpoint_impl, checkpoint_fn, **checkpoint_fn_kwargs)
 
 

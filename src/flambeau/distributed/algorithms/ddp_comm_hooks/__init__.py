@@ -47,5 +47,9 @@ class DDPCommHookType(enum.Enum):
 
 
 def register_ddp_comm_hook(comm_hook_type: DDPCommHookType, model: Any, state: Any = None) -> None:
-    """Register a hook of a name on a DistributedDataParallel; `state` is what that hook takes."""
+    """Register the communication hook that `comm_hook_type` names on a DistributedDataParallel module.
+
+    Args:
+        state: The first argument of the hook.
+    """
     comm_hook_type.value(model=model, state=state)

@@ -1,4 +1,4 @@
-"""A hook that reduces nothing, to measure the cost of training without communication."""
+"""A communication hook that reduces nothing, to measure training without communication."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ explain_absent_names(globals(), "torch.distributed.algorithms.ddp_comm_hooks.deb
 
 
 def noop_hook(_: Any, bucket: GradBucket) -> Future:
-    """Return this rank's own gradients unchanged, for measurements: parameters drift apart."""
+    """Return this rank's gradients unchanged. Parameters of the ranks diverge, so use it only for measurements."""
     future = Future()
     future.set_result(bucket.buffer())
     return future

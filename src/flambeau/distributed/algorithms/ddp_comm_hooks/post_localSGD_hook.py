@@ -1,4 +1,6 @@
-"""Means over all ranks at first, later over the ranks of a machine alone (Lin, Stich, Patel, Jaggi: post-local SGD)."""
+"""Post-local SGD (Lin, Stich, Patel, Jaggi): average over all ranks at first, later only over the ranks of one
+machine.
+"""
 
 # ruff: noqa: N802, N803, N999  names as PyTorch writes them
 

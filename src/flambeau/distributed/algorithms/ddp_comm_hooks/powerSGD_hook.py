@@ -1,13 +1,13 @@
 """PowerSGD: gradients sent as products of two narrow matrices (Vogels, Karimireddy, Jaggi, 2019).
 
 # Note [PowerSGD]
-A gradient of n rows and m columns is taken as P Qt, P of n rows and Q of m, both of a few columns. One power iteration
-from the Q of last time: Q made orthogonal, P = M Q summed up over the ranks and made orthogonal, Q = Mt P averaged over
-the ranks. What the product misses is added to the next gradient of this rank (error feedback). Vectors, and matrices
-that would not become small enough, are averaged as they are.
+A gradient M of n rows and m columns is approximated by P Qt, where P has n rows, Q has m rows, and both have few
+columns. One power iteration starts from the previous Q: orthogonalize Q; compute P = M Q, sum it over the ranks and
+orthogonalize it; compute Q = Mt P and average it over the ranks. Each rank adds the approximation's error to its next
+gradient (error feedback). Vectors, and matrices that would not shrink enough, are averaged without compression.
 
-On a GPU all of this runs on a stream of its own beside backward: the hook returns a future of its end. Each rank
-issues the same collectives in the same order, whatever comes when.
+On a GPU all of this runs on a separate stream, concurrently with backward. The hook returns a future that completes
+with it. Each rank issues the same collectives in the same order.
 """
 
 # ruff: noqa: N802, N803, N999  names as PyTorch writes them
@@ -46,16 +46,16 @@ class PowerSGDState:
     """The state of PowerSGD between iterations.
 
     Args:
-        process_group: None: all ranks.
-        matrix_approximation_rank: columns of P and Q.
-        start_powerSGD_iter: means as they are before; above 1 with error feedback or a warm start, since buckets change
-            after the first backward.
-        min_compression_rate: matrices that would not become so many times smaller are averaged as they are.
-        use_error_feedback: add what a product missed to the next gradient.
-        warm_start: begin with the Q of last time, not at random.
-        orthogonalization_epsilon: added to norms; above 0 where columns may be zeros.
-        random_seed: of the first Q; the same on all ranks.
-        batch_tensors_with_same_shape: matrices of one shape are multiplied in one launch.
+        process_group: The group to average over; None for all ranks.
+        matrix_approximation_rank: Number of columns of P and Q.
+        start_powerSGD_iter: First compressed iteration; earlier ones average without compression. At least 2 with error
+            feedback or a warm start, because buckets change after the first backward.
+        min_compression_rate: Least ratio of sizes at which a matrix is compressed.
+        use_error_feedback: Add the approximation's error to the next gradient.
+        warm_start: Start from the previous Q instead of a random one.
+        orthogonalization_epsilon: Added to norms; must be above 0 if columns may be zero.
+        random_seed: Seed of the first Q, equal on all ranks.
+        batch_tensors_with_same_shape: Multiply matrices of equal shapes in one launch.
 
     Raises:
         ValueError: If `start_powerSGD_iter` is too small.
@@ -221,7 +221,11 @@ def _compress(state: PowerSGDState, bucket: GradBucket, group: Any) -> None:
 
 
 def _with_error(state: PowerSGDState, index: int, flat: Any) -> Any:
-    """Add the error of the last products to gradients. Returns a copy of them if their error will be kept."""
+    """Add the error of the previous approximation to the gradients in `flat`.
+
+    Returns:
+        A copy of the gradients if their error is needed later, else None.
+    """
     if not state.use_error_feedback:
         return None
     if index in state.error_dict:
@@ -240,7 +244,7 @@ def _end(state: PowerSGDState, index: int, wanted: Any, flat: Any) -> None:
 
 
 def _split_by_compression(state: PowerSGDState, bucket: GradBucket) -> tuple[list[Any], list[Any]]:
-    """Return the gradients that are compressed, as matrices; the others."""
+    """Return (matrices to compress, gradients to average without compression)."""
     matrices, others = [], []
     before = after = 0
     for gradient in bucket.gradients():
@@ -259,7 +263,7 @@ def _split_by_compression(state: PowerSGDState, bucket: GradBucket) -> tuple[lis
 
 
 def _batches(matrices: list[Any], together: bool) -> list[list[Any]]:
-    """Return matrices of equal shapes as batches, or each alone."""
+    """Group matrices of equal shapes into batches if `together`, else return each as its own batch."""
     if not together:
         return [[matrix] for matrix in matrices]
     by_shape: dict[tuple[int, ...], list[Any]] = {}
@@ -284,7 +288,9 @@ def _randomize(state: PowerSGDState, qs: list[Any]) -> None:
 
 
 def _average_as_they_are(group: Any, gradients: list[Any], flat: Any) -> None:
-    """Average uncompressed gradients in one message, which the other ranks expect even if it is empty."""
+    """Average the uncompressed gradients in one message, which is sent even if it is empty, because other ranks expect
+    it.
+    """
     together = empty(sum(gradient.numel() for gradient in gradients), dtype=flat.dtype, device=flat.device)
     parts = _parts(together, [tuple(gradient.shape) for gradient in gradients])
     copy_all(parts, gradients)

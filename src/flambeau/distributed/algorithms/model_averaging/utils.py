@@ -19,10 +19,16 @@ explain_absent_names(globals(), "torch.distributed.algorithms.model_averaging.ut
 
 
 def average_parameters(params: Iterable[Any], process_group: Any) -> None:
-    """Replace parameters by their mean over a group (None: all ranks) in one message. Ranks outside do nothing.
+    """Replace parameters by their mean over a group, in one message.
 
-    Parameters of several dtypes are summed in what holds them all. Takes memory of the parameters' size.
-    ValueError: there are none.
+    Parameters of several dtypes are summed in their common dtype. The call allocates as much memory as the parameters
+    have.
+
+    Args:
+        process_group: The group; None for all ranks. Ranks outside of the group do nothing.
+
+    Raises:
+        ValueError: If there are no parameters.
     """
     if process_group == NON_GROUP_MEMBER:
         return

@@ -1,1 +1,1 @@
-"""torch.distributed.elastic.multiprocessing: of it, `errors`."""
+"""torch.distributed.elastic.multiprocessing: only `errors`."""

@@ -1,4 +1,4 @@
-"""torch.distributed.elastic.multiprocessing.errors: `record`, by which the launcher learns what a rank raised."""
+"""torch.distributed.elastic.multiprocessing.errors: `record`, which reports a rank's exception to the launcher."""
 
 from __future__ import annotations
 
