@@ -48,7 +48,7 @@ def build(launch: Launch, device: CudaDevice, driver: Any) -> KernelProgram | Ru
 
 
 def build_kernels(launch: Launch, device: CudaDevice) -> KernelProgram | multi_kernel.KernelPlan | None:
-    """Return the kernels of a launch; None if a library runs it, or nothing does."""
+    """Return the kernels of a launch; None if a library runs it or there is nothing to run."""
     form = launch.kernel.cuda
     if isinstance(form, Expression):
         return pointwise.program(launch, form)

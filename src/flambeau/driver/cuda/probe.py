@@ -13,7 +13,7 @@ INSTALL = "pip install 'flambeau[cuda13]'"
 
 
 def why_not() -> str | None:
-    """Return the reason why no real GPU can be used, with a fix, or None. Initializes nothing."""
+    """Return the reason why no real GPU can be used, with a fix, or None. Does not initialize CUDA."""
     if not sys.platform.startswith("linux"):
         return f"Flambeau drives real GPUs on Linux, and this is {sys.platform}"
     try:
@@ -39,10 +39,10 @@ def _has(module: str) -> bool:
 
 
 def driver_versions() -> tuple[str | None, str | None]:
-    """Return the NVIDIA driver's version ("580.82.07") and the newest CUDA that it runs ("13.0"), each None if
+    """Return the NVIDIA driver's version ("580.82.07") and the newest CUDA version that it supports ("13.0"); None if
     unknown.
 
-    Initializes nothing.
+    Does not initialize CUDA.
     """
     number, text = ctypes.c_int(), ctypes.create_string_buffer(96)
     try:

@@ -35,9 +35,11 @@ def whole_word(counts: Sequence[int]) -> int:
 
 
 class Walked:
-    """The layouts of operands over one shape: `kind` is the C++ type of the parameter `value`.
+    """The layouts of several operands over one shape, for kernels that iterate over its elements.
 
-    Elements are numbered in row-major order where `ordered` is False, else in the first operand's memory order.
+    Attributes:
+        kind: The C++ type of the kernel's parameter `value`.
+        ordered: Number elements in the first operand's memory order instead of row-major order.
     """
 
     def __init__(self, shape: Sequence[int], strides: Sequence[Sequence[int]], ordered: bool = False) -> None:
@@ -67,7 +69,7 @@ def blocks(count: int, per_block: int = THREADS) -> tuple[int, int, int]:
 
 
 def without(strides: Sequence[int], dim: int) -> tuple[int, ...]:
-    """Return the strides with a stride of 0 for dimension `dim`."""
+    """Return the strides with 0 for dimension `dim`."""
     return tuple([0 if d == dim else s for d, s in enumerate(strides)])
 
 

@@ -1,7 +1,7 @@
-"""Pointwise operators of one shape as one kernel: each input is read once, and results stay in registers.
+"""Fused pointwise operators of one shape: one kernel reads each input once and keeps intermediate results in registers.
 
-Each operator is the function `compute` in a namespace, as in a separate kernel, and returns a value that is
-rounded to the dtype of its result. NVRTC contracts nothing, so the bits are those of separate kernels.
+Each operator is a function `compute` in its own namespace, as in a separate kernel, and rounds its result to its dtype.
+NVRTC contracts no operations, so the results are bitwise equal to those of separate kernels.
 """
 
 from __future__ import annotations

@@ -45,10 +45,9 @@ def _largest_indices(dims: Dims) -> list[int]:
 
 
 def pack_walk(dims: Dims, wide: bool) -> bytes:
-    """Return the parameter `Walk<D, K>` (32 bits) or `WideWalk<D, K>` of a kernel: sizes, then strides for each
-    operand.
+    """Return the kernel parameter `Walk<D, K>` (32 bits) or `WideWalk<D, K>`: the sizes, then each operand's strides.
 
-    The 32-bit form divides by multiplying: quotient = (mulhi(x, magic) + x) >> shift, for x below 2 ** 31.
+    The 32-bit form divides by multiplication: quotient = (mulhi(x, magic) + x) >> shift, for x below 2 ** 31.
     """
     inner = dims[::-1]
     # a tensor without elements is not iterated, however large its strides

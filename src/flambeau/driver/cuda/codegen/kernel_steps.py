@@ -1,7 +1,7 @@
 """`KernelSteps`: a launch that is several kernels and library calls, over its operands and temporary memory.
 
-Building it loads the kernels and determines how much memory is needed; a launch takes that memory from the
-device's pool, runs the steps in order on the stream, and gives the memory back in the stream's order.
+Its construction loads the kernels and computes the size of the temporary memory. A launch allocates that memory from
+the device's pool, runs the steps in order on the stream, and frees the memory in stream order.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class KernelSteps:
         params: tuple[Any, ...] = (),
         scalars: Sequence[tuple[dtype, Any]] = (),
     ) -> None:
-        """Add a launch of `kernel`. `scalars` holds the dtype and value of each scalar, which follow the inputs."""
+        """Add a launch of `kernel`. `scalars` holds dtype and value of each scalar; they are the last kernel
+        arguments.
+        """
         if not outputs[0].meta.numel:
             return
         kinds: list[Meta | dtype] = [*[x.meta for x in inputs], *[kind for kind, _ in scalars]]

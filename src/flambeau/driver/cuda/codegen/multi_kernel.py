@@ -36,11 +36,12 @@ _ALIGNMENT = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pass:
-    """One kernel of a plan: its program, and for each address the index of the launch's operand and an offset in
-    bytes.
+    """One kernel of a plan: its program and its addresses, each as an operand's index and an offset in bytes.
 
-    scalars: the launch's scalars follow the addresses. unless_same: two positions; where their addresses are
-    equal, the pass is left out (the copy of a tensor that is changed in place).
+    Attributes:
+        scalars: True if the launch's scalars follow the addresses.
+        unless_same: Two positions of operands; the pass is skipped if their addresses are equal. Used for the copy of a
+            tensor that is changed in place.
     """
 
     program: KernelProgram
@@ -59,7 +60,7 @@ class KernelPlan:
 
 
 class WorkspaceLayout:
-    """An allocator of ranges in a workspace. Ranges that must be zeroed come first."""
+    """An allocator of ranges in a workspace. Ranges that must be zeroed are first."""
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -91,9 +92,8 @@ class _PassKernel:
     Attributes:
         kernel: Its function and parameters.
         positions: The position of each address among the launch's operands.
-        scalars: As of `Pass`.
-        unless_same: As of `Pass`.
-        numbers: What each shape gives: the kernel's numbers, and the bytes to add to each address.
+        scalars, unless_same: See `Pass`.
+        numbers: The values that depend on the shape: the kernel's numbers, and the bytes to add to each address.
     """
 
     __slots__ = ("kernel", "numbers", "positions", "scalars", "unless_same")
@@ -145,7 +145,7 @@ def sequence(
     device: CudaDevice,
     function_of: Callable[[CudaDevice, Launch, KernelProgram], Any],
 ) -> tuple[tuple[Any, ...], Callable[..., Run]]:
-    """Return the data of each shape of a launch, and a function that makes it a run of the plan's passes."""
+    """Return the shape-dependent data of a launch, and a function that turns them into a run of the plan's passes."""
     passes = [step for step in plan.passes if all(step.program.grid)]  # the driver refuses a grid of size 0
     steps = [_PassKernel(launch, step, function_of(device, launch, step.program)) for step in passes]
     guarded = any(step.kernel.guards for step in steps)

@@ -1,8 +1,8 @@
 """`Lists` forms: one launch over all tensors of several lists.
 
-The tensors' addresses are one parameter, a table; another holds their sizes and the block at which each begins. A
-block finds its tensor by bisection, then takes its part of it: 16-byte accesses where memory allows. The tables
-have one of few lengths, so that few kernels are compiled whatever the number of tensors is.
+The tensors' addresses are one parameter, a table. A second table holds the tensors' sizes and first blocks. Each block
+finds its tensor by bisection and processes its part, by 16-byte accesses where memory allows. Tables are padded to one
+of a few lengths, so few kernels are compiled for any number of tensors.
 """
 
 from __future__ import annotations

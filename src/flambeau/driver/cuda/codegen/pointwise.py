@@ -1,15 +1,15 @@
-"""The one pointwise template: any number of inputs, any strides, 16-byte accesses where memory allows.
+"""The pointwise template: any number of inputs, any strides, 16-byte accesses where memory allows.
 
-Three classes of layout. Flat: every operand is dense in one order, or a single element; each thread moves vectors
-of 16 bytes, several at a time, where addresses are aligned, which the kernel checks itself. Strided: merged
-dimensions, ordered by the output's memory, with indices of 32 bits where they suffice. Turned (`transpose`): one
-input whose memory runs along another dimension than the output's goes through tiles in shared memory. Shapes and
-strides are parameters, so that a kernel is compiled once per dtypes, class and number of dimensions.
+There are three classes of layout. Flat: every operand is dense in the same order or a single element; each thread moves
+several vectors of 16 bytes if the kernel finds the addresses aligned. Strided: merged dimensions, ordered by the
+output's memory, with 32-bit indices if they suffice. Transposed (`transpose`): one input is contiguous along another
+dimension than the output and goes through tiles in shared memory. Shapes and strides are parameters, so a kernel is
+compiled once for its dtypes, class and number of dimensions.
 
 # Note [Flat kernels of new shapes]
-Where all operands are contiguous and of one shape, nothing but the number of elements and the grid depends on the
-shape. `_flat_kernel` writes the source from the dtypes and the params alone, and keeps it, so that a call with a shape
-never seen before writes and hashes no text.
+If all operands are contiguous and of one shape, only the number of elements and the grid depend on the shape.
+`_flat_kernel` builds the source from dtypes and params and caches it, so a call with a new shape neither writes nor
+hashes source text.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The one reduction template: any dims, any strides, one pass over memory, the same bits each time.
+"""The reduction template: any dims, any strides, one pass over memory, bitwise reproducible.
 
-A block is BX outputs wide and BY threads deep. Neighbouring threads read neighbouring elements: of one row where
-the reduced dimensions lie in memory (`inner`), else of neighbouring outputs. Each thread folds its elements in
-several independent states, a tree in shared memory joins them. Where there are too few outputs to fill the
-device, the rows are split over blocks; the last block to finish joins their states in order: no atomics on values.
+A block computes BX outputs with BY threads each. Adjacent threads read adjacent elements: of one row if the reduced
+dimensions are contiguous (`inner`), otherwise of adjacent outputs. Each thread reduces its elements into several
+independent states, which a tree in shared memory combines. If there are too few outputs to fill the device, rows are
+split over blocks, and the last block to finish combines their states in a fixed order, without atomics on values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`Rows`: rows that threads hold in registers, for what reads a row more than once: softmax, normalization.
+"""`Rows`: rows that threads hold in registers, for kernels that read a row more than once: softmax, normalization.
 
-A row that is too long for the registers of a block is read twice: the reduction template folds it, and a pointwise
-pass takes the result to each element.
+If a row does not fit in a block's registers it is read twice: by the reduction template and by a pointwise pass, which
+applies the reduction's result to each element.
 """
 
 from __future__ import annotations
@@ -25,11 +25,15 @@ def computing(kind: dtype) -> dtype:
 
 
 class Rows:
-    """The rows of operands of one shape along `dims`: operand 0 is the output, 1 the one that is held.
+    """The rows of operands of one shape along `dims`. Operand 0 is the output, operand 1 is held in registers.
 
-    Other operands are read with any strides; the last `written` of them are written too. kind: the dtype that
-    elements are converted to. arrays: how many numbers are held for each element. `fits`: whether a row is short
-    enough.
+    Other operands may have any strides.
+
+    Attributes:
+        written: Number of the last operands that are also written.
+        kind: The dtype to which elements are converted.
+        arrays: Number of values that are held for each element.
+        fits: True if a row fits in registers.
     """
 
     def __init__(
@@ -77,10 +81,11 @@ class Rows:
         return threads, -(-vectors // threads)
 
     def program(self, body: str, functions: str = "", numbers: Sequence[float] = ()) -> KernelProgram:
-        """Return the kernel of the statements `body` in the words of rows.cuh: `held` of `row`, operands out, x, p2,
-        p3, ...
+        """Return the kernel with the statements `body`, which use the names of rows.cuh: `held` of `row`, and operands
+        out, x,
+        p2, p3, ...
 
-        Numbers are passed as doubles k0, k1, ...
+        `numbers` are passed as doubles k0, k1, ...
         """
         wide = is_wide(self.along, self.around)
         walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")

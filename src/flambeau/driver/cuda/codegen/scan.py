@@ -1,12 +1,10 @@
-"""The one template of running folds: any dim, any strides, one pass over memory, the same bits each time.
+"""The scan template (running reductions): any dim, any strides, one pass over memory, bitwise reproducible.
 
-Rows: the dim lies in memory, or nothing else does. W threads take a tile of a row, each U vectors of V elements;
-shuffles and shared memory join what stands before each vector. A block goes through the tiles of its rows one
-after the other, or, where there are too few rows to fill the device, the tiles of a row go to blocks of
-their own, which look back at the states of earlier ones (`look_back` in scan.cuh).
-
-Columns: neighbours in memory are neighbours of another dim. A block takes 32 columns, and eight threads of each
-column take eight places of it.
+Rows: the scanned dimension is contiguous, or the only one. W threads process a tile of a row, each with U vectors of V
+elements; shuffles and shared memory compute the state before each vector. A block processes the tiles of its rows one
+after the other. If there are too few rows to fill the device, each tile has its own block, which looks back at the
+states of earlier ones (`look_back` in scan.cuh).
+Columns: another dimension is contiguous. A block processes 32 columns with eight threads for each column.
 """
 
 from __future__ import annotations

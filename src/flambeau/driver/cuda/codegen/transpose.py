@@ -19,7 +19,9 @@ _LEAST = 16  # a shorter dimension does not fill a tile
 
 @dataclass(frozen=True, slots=True)
 class TransposedDims:
-    """The dimension with the input's smallest stride, the one with the output's, and all others."""
+    """The dimension with the input's smallest stride, the one with the output's smallest stride, and the remaining
+    ones.
+    """
 
     read: tuple[int, tuple[int, ...]]
     written: tuple[int, tuple[int, ...]]

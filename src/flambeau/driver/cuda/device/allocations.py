@@ -23,9 +23,10 @@ _PORTABLE = int(cu.CU_MEMHOSTALLOC_PORTABLE)
 
 
 class CudaAllocations:
-    """The tables of allocated memory by address. Frees first wait for the device.
+    """The tables of allocated memory by address. Freeing waits for the device first.
 
-    uncaptured: gives a context in which nothing is part of a capture underway.
+    Attributes:
+        uncaptured: Returns a context manager inside which driver calls are not captured.
     """
 
     def __init__(self, contexts: Contexts, uncaptured: Callable[[], AbstractContextManager[None]]) -> None:
@@ -37,7 +38,7 @@ class CudaAllocations:
         self._pinned: dict[int, int] = {}
 
     def clear(self) -> None:
-        """Forget all memory, because the devices that held it are closed."""
+        """Forget all memory after the devices that owned it were closed."""
         for table in (self._memory, self._ranges, self._opened, self._pinned):
             table.clear()
 
@@ -140,7 +141,7 @@ class CudaAllocations:
         del self._pinned[memory.ptr]
 
     def is_pinned(self, ptr: int, nbytes: int) -> bool:
-        """Return True if there are bytes and all are page-locked, whichever library pinned them: CUDA knows."""
+        """Return True if the range is not empty and all of it is page-locked, by any library. CUDA answers this."""
         self._contexts.check_open()
         if not self._contexts.thread.entered:
             self._contexts.enter_at(0)
@@ -203,6 +204,6 @@ class CudaAllocations:
 
 
 def _is_host(ptr: int) -> bool:
-    """Return True if CUDA knows an address as page-locked host memory; it refuses those of pageable memory."""
+    """Return True if CUDA knows an address as page-locked host memory. CUDA returns an error for pageable memory."""
     code, kind = cu.cuPointerGetAttribute(_MEMORY_TYPE, ptr)
     return not code and kind == cu.CUmemorytype.CU_MEMORYTYPE_HOST

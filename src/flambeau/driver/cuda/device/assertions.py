@@ -1,14 +1,13 @@
-"""`Assertions`: checks in kernels, which report later and do not break the context.
+"""`Assertions`: device-side assertions that are reported later and do not corrupt the context.
 
-A real device-side assert ends the context, and with it every tensor of the process. So a kernel that finds an
-index out of range leaves that element alone and writes into four words of host memory that the device has mapped:
-which assertion of which launch (the first that failed), and its numbers. The driver reads the first word where it
-waits for the device, and from then on refuses the device's work, as the virtual driver does.
+A real device-side assert ends the context, and with it every tensor of the process. Here a kernel that finds an index
+out of range skips that element and writes four words to mapped host memory: the assertion, its launch (the first that
+failed) and two numbers. The driver reads the first word when it waits for the device, and refuses all later work of the
+device, as the virtual driver does.
 
 # Note [Where a launch came from]
-A launch that can fail gets a number, which its kernel writes with the assertion's, and the line of the program that
-asked for it is kept under that number. The last ones alone are kept: a program that waits for nothing for longer learns
-the operator, not the line.
+A launch that can fail gets a number, which its kernel writes with the assertion's number. The call site is stored under
+that number, but only for the most recent launches. An error of an older launch names the operator without a line.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class Assertions:
         return error
 
     def _origin(self, launch: int) -> str:
-        """Return the line that a launch came from, if it is still known."""
+        """Return the call site of a launch, if it is still stored."""
         site = self._sites.get(launch % _KEPT)
         return launched_at(site if 0 < launch <= self._launches < launch + _KEPT else None)
 

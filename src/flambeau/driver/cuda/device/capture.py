@@ -1,9 +1,9 @@
-"""`CudaCapture` owns what a stream capture needs; `CudaGraph` is a captured graph that can be launched.
+"""`CudaCapture` owns the resources of a stream capture; `CudaGraph` is a captured graph that can be launched.
 
 # Note [What a graph keeps]
-A graph launches with the addresses that were captured. Scratch memory and library workspaces are kept per stream,
-grow and go with it; so a captured stream gets others, which the graph owns. Workspace of one launch comes from the
-driver's pool as usual: its allocation and its release become nodes of the graph.
+A graph launches with the addresses that were captured. Scratch memory and library workspaces of a stream grow and end
+with the stream, so a captured stream gets separate ones that the graph owns. Workspace of a single launch is allocated
+from the driver's pool as usual: its allocation and its free become nodes of the graph.
 """
 
 from __future__ import annotations
@@ -71,7 +71,11 @@ class CapturedDraw:
 
 
 class CudaCapture:
-    """The resources of one CUDA graph capture. `streams` maps handles to devices whose `captures` name this one."""
+    """The resources of one CUDA graph capture.
+
+    Attributes:
+        streams: Handle -> device, for the devices whose `captures` contain this capture.
+    """
 
     def __init__(self) -> None:
         self.active = True
@@ -136,7 +140,7 @@ class CudaCapture:
 
 
 class CudaGraph:
-    """A graph of a device that can be launched. `native` is the captured form, kept for debug output."""
+    """A graph of a device that can be launched. `native` is the captured form for debug output."""
 
     def __init__(self, native: Any, device: CudaDevice, capture: CudaCapture) -> None:
         self.device = device

@@ -1,7 +1,7 @@
-"""`Compiler`: CUDA C++ to a cubin for exactly one architecture, by NVRTC, with a cache on disk.
+"""`Compiler`: compiles CUDA C++ to a cubin for one architecture, by NVRTC, with a cache on disk.
 
-NVRTC is loaded when something must be compiled, not before: a program whose kernels are all on disk never
-loads it. A cubin for the exact architecture, because PTX of a newer NVRTC is refused by an older driver.
+NVRTC is loaded only when a kernel is not in the cache. Cubins are built for the exact architecture, because an older
+driver refuses PTX of a newer NVRTC.
 """
 
 from __future__ import annotations

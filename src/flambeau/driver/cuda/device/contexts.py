@@ -1,11 +1,11 @@
-"""`Contexts`: the devices of a process, and which one's context is current in each thread.
+"""`Contexts`: the devices of a process, and the current context of each thread.
 
 # Note [Contexts of real GPUs]
-Every device is used through its primary context, which PyTorch, CuPy and the CUDA runtime share. It is retained
-when a call first needs it. The driver API keeps a current context per thread; `enter` sets it before each call
-that depends on it: always where there are several GPUs, since other libraries switch too, and once per
-thread where there is one. A collection of garbage may come between the two, and what it ends may be another GPU's:
-so where there are several, each collection puts back the context that it found.
+Every device is used through its primary context, which PyTorch, CuPy and the CUDA runtime share. It is retained when a
+call first needs it. The driver API has a current context for each thread. `enter` sets it before each call that
+depends on it: always if there are several GPUs, since other libraries switch contexts too, and once per thread if
+there is one GPU. A garbage collection may run between `enter` and the call and free an object of another GPU. With
+several GPUs each collection therefore restores the context that was current before it.
 """
 
 from __future__ import annotations

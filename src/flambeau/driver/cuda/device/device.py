@@ -39,7 +39,11 @@ _ATTRIBUTES = {
 
 
 class CudaDevice:
-    """A GPU. `context` is None until `open` retains its primary context, which other libraries share."""
+    """A GPU.
+
+    Attributes:
+        context: Its primary context, which other libraries share; None until `open` retains it.
+    """
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -97,8 +101,7 @@ class CudaDevice:
         self.pool.forget(native)
 
     def workspace_of(self, stream: int, nbytes: int, native: Any) -> tuple[Any, Any]:
-        """Return memory that a library's calls on the stream use one after the other, and the stream, as ctypes
-        passes them.
+        """Return (address, stream) as ctypes values: memory that successive library calls on the stream share.
 
         `nbytes` must be equal at each call.
         """

@@ -15,8 +15,10 @@ _HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class HostCalls:
-    """Functions by key, until they were called; calls of graphs are kept until their graph is destroyed. `raised`:
-    what they raised.
+    """Host functions by key, each until it has run. Functions of a graph are kept until the graph is destroyed.
+
+    Attributes:
+        raised: The exceptions that functions raised.
     """
 
     def __init__(self) -> None:

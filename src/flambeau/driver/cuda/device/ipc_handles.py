@@ -1,7 +1,6 @@
 """IPC of real GPUs: cuIpc handles as 64 bytes.
 
-A handle stands for a whole allocation, which has to be one of cuMemAlloc. CUDA lets a process open each handle
-once, and never its own handles.
+A handle represents a whole allocation of cuMemAlloc. A process can open each handle once, and never its own handles.
 """
 
 from __future__ import annotations

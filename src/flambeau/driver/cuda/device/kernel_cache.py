@@ -15,10 +15,10 @@ _DIGEST = 16  # bytes of the hash in front of a cubin
 
 
 class DiskCache:
-    """Cubins by key. A file appears complete or not at all; what cannot be written is compiled again next time.
+    """A folder of cubins by key. Writes are atomic; a write that fails is skipped, so the kernel is compiled again next
+    time.
 
-    A file whose bytes are not those that were put, as after a disk was full or a machine lost its power, is not a
-    cubin.
+    A file with wrong contents, for example after a power failure, is ignored.
     """
 
     def __init__(self, folder: Path, limit: int = LIMIT) -> None:

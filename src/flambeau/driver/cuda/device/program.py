@@ -46,12 +46,14 @@ def header_text(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KernelProgram:
-    """Source, grid and the parameters that are the same at each launch.
+    """The source of a kernel, its grid, and the parameters that are equal for each launch.
 
-    tail: parameters after addresses and scalars, as bytes. scratch: bytes of scratch memory that a further
-    parameter, the last, points to. slots: where not 0, the addresses are one parameter, a table of so many.
-    shared: bytes of shared memory in addition to those that the source declares. name: what profilers show; where
-    there is none, of the operator and its dtype.
+    Attributes:
+        tail: Parameters after addresses and scalars, as bytes.
+        scratch: Bytes of scratch memory, whose address is the last parameter; 0 for none.
+        slots: Length of the table of addresses if the addresses are one parameter; otherwise 0.
+        shared: Bytes of shared memory in addition to those that the source declares.
+        name: The name that profilers show; default: operator and dtype.
     """
 
     source: str
@@ -92,11 +94,12 @@ class Late:
 
 
 class CudaExecutable(Executable):
-    """A compiled launch with a kept buffer of parameters, whose address the driver API takes.
+    """A compiled launch with a reusable buffer of parameters, whose address the driver API takes.
 
-    `late`: the parameters besides what `pack` packs that are known only at the launch; None for none.
-    `lock` is held from packing the parameters until the launch has read them: the GIL is released in between.
-    `run` is set where a launch is not one kernel: a library's routine. `launch_on(ptrs, scalars, stream)` launches it.
+    Attributes:
+        late: Parameters that are known only at the launch, in addition to those of `pack`; None for none.
+        lock: Held from packing the parameters until the launch has read them, because the driver call releases the GIL.
+        run: `launch_on(ptrs, scalars, stream)` of a launch that is not one kernel, such as a library routine.
     """
 
     __slots__ = (
@@ -140,15 +143,15 @@ class CudaExecutable(Executable):
 
 
 class GenericKernel:
-    """A compiled kernel with a kept buffer of parameters, of which each shape gives the grid and the tail.
+    """A compiled kernel with a reusable buffer of parameters, for which each shape provides the grid and the tail.
 
     Attributes:
         shared: Bytes of shared memory in addition to those that the source declares.
-        numbers: What each shape gives, which may contain symbols: grid, bytes of scratch memory, tail.
+        numbers: Values that depend on the shape and may contain symbols: grid, bytes of scratch memory, tail.
         pack: Packs addresses, scalars and the tail.
-        guards: Where in the buffer the numbers of assertions are, and the numbers.
-        scratch_at: Where in the buffer the address of scratch memory is; 0 if there is none.
-        scalars_at: Where in the buffer the scalars are.
+        guards: Offsets in the buffer of the numbers of assertions, and these numbers.
+        scratch_at: Offset in the buffer of the address of scratch memory; 0 if there is none.
+        scalars_at: Offset in the buffer of the scalars.
         lock: Held from packing the parameters until a launch has read them.
     """
 
@@ -193,7 +196,7 @@ class KernelOfShape:
 
 
 def _join(parts: Sequence[tuple[int, Any]], at: int) -> Any:
-    """Return bytes that begin at offset `at` and contain each part at its own offset."""
+    """Return bytes from offset `at` on that contain each part at its own offset."""
     layout = "<"
     values: list[Any] = []
     for start, part in parts:
@@ -208,7 +211,7 @@ class _Layout(NamedTuple):
     """The positions of a kernel's parameters in their buffer.
 
     Attributes:
-        packing: What packs the addresses and the scalars.
+        packing: Packs the addresses and the scalars.
         offsets: The byte at which each parameter begins.
         buffer: The type of the buffer.
         pointers: The type of the array of the parameters' addresses.
@@ -241,7 +244,7 @@ def guards_of(parts: Sequence[tuple[int, bytes]]) -> list[tuple[int, int]]:
 
 
 def mark(buffer: Any, guards: Sequence[tuple[int, int]], launch: int) -> None:
-    """Add a launch's number to its assertions'. See Note [Where a launch came from]."""
+    """Add a launch's number to the numbers of its assertions. See Note [Where a launch came from]."""
     for at, number in guards:
         ADDRESS.pack_into(buffer, at, launch | number)
 

@@ -1,7 +1,7 @@
 """`Reserved`: reserved addresses of one device, parts of which are mapped to memory.
 
-The driver API's virtual-memory calls (https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). Memory
-that is mapped is reached by the devices that it names, whatever access their contexts have to each other.
+It uses the driver API's virtual-memory calls (https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__VA.html). The
+mapping names the devices that may access the memory, regardless of peer access between contexts.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""`Workspaces`: working memory of launches, from a pool of the device.
+"""`Workspaces`: temporary memory of launches, from a pool of the device.
 
 # Note [Workspaces of streams]
-What a launch gives back is kept for the stream's next ones: those come after it. Asking CUDA's pool takes the host as
-long as a launch does, twice. Each stream keeps a few blocks, the one given back last on top. One that is too small for
-who asks goes back to the pool, so that those stay which are large enough for all; what is very large is never kept.
-
-While anything is captured on the device the pool is asked each time: what a graph works with is its own.
+Memory that a launch returns is kept for later launches of its stream, which are ordered after it. A call of CUDA's pool
+takes the host as long as a launch. Each stream keeps a few blocks, the most recent one on top. A block that is too
+small for a request returns to the pool, so that large enough blocks remain. Very large blocks are never kept. While a
+capture is active on the device every request goes to the pool, because a graph owns its memory.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Workspaces:
         self._sizes: dict[int, int] = {}  # address -> bytes of the block
 
     def take(self, nbytes: int, native: Any) -> int:
-        """Return workspace for one launch on a stream. Return it with `give` after the launch was enqueued."""
+        """Return workspace for one launch on a stream. Pass it to `give` after the launch was enqueued."""
         found = self._kept.get(id(native))
         if found is not None and nbytes <= _LARGEST and not self._captures:
             try:

@@ -1,7 +1,7 @@
-"""`Compaction`: count the selected elements of a sequence, and for each tile those before it, in two passes.
+"""`Compaction`: select elements of a sequence in two passes. The first counts the selected elements before each tile.
 
-Blocks add up their tiles, and the last of them to finish adds up the blocks; then blocks go over their tiles
-again with what lies before each. The order of additions is fixed, and they are of integers.
+Blocks sum their tiles, and the last block to finish sums the blocks. Then blocks process their tiles again with the
+known counts before each. The sums are of integers and in a fixed order.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ TILE = 8192  # elements of a block: each warp has 32 rows of 32
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """The passes over `count` elements.
+    """The passes over `count` elements. All fields that are texts are C++.
 
-    parameters: C++ parameters, `places` their addresses, `tail` the bytes of those that are values.
-    amount: C++, what element i counts, an i64. emit: C++, run for each element i, of `amount` and `before`.
-    total: C++, run by one thread when all is added up, of `total`. functions: C++ before the kernels.
-    chosen: an element counts 0 or 1, so that a warp takes 32 neighbours at a time. Then there may be
-        bytes: C++, where the elements lie, if they are bytes one after the other;
-        load: C++ of an element `at`, which is `loaded` for `emit`; those of several elements are read at once;
-        rest: `emit` is for elements that count 0, too.
+    Attributes:
+        parameters: Parameters of the kernels; `places` are their addresses, `tail` the bytes of those that are values.
+        amount: Expression for the amount of element i, an i64.
+        emit: Statements that run for each element i, with `amount` and `before`, the sum of earlier amounts.
+        total: Statements that one thread runs with the sum `total`.
+        functions: Functions in front of the kernels.
+        chosen: True if each amount is 0 or 1, so that a warp can process 32 adjacent elements together.
+        bytes: With `chosen`: expression for the address of the elements, if they are consecutive bytes.
+        load: With `chosen`: expression that loads element `at`, which is `loaded` in `emit`.
+        rest: With `chosen`: run `emit` also for elements whose amount is 0.
     """
 
     count: int

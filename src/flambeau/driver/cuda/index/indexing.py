@@ -1,11 +1,11 @@
 """Reads and writes at indices of tensors: one description of an access, and four kernels.
 
 # Note [Order of writes]
-Operators that accumulate sort the places that they write to, and one thread goes through what comes to one place in
-the order of the indices: the same bits each time, and those of the CPU. `scatter_add` of floats alone adds atomically,
-several times faster and in no fixed order, unless `torch.use_deterministic_algorithms(True)`; so it is in PyTorch.
-Operators that assign write as it comes, and where several values go to one place, any of them may stay, as PyTorch
-documents; with deterministic algorithms the last one stays, by the same sort.
+Operators that accumulate sort their target positions, and one thread adds all values of a position in the order of the
+indices. Results are bitwise reproducible and equal to the CPU's. Only `scatter_add` of floats uses atomic additions,
+which are several times faster and in no fixed order, unless `torch.use_deterministic_algorithms(True)`; PyTorch does
+the same. Operators that assign write without an order: if several values have the same target, any one of them may
+remain, as PyTorch documents. With deterministic algorithms the last one remains, by the same sort.
 """
 
 from __future__ import annotations
@@ -36,10 +36,15 @@ _SELF = "index out of range in self"
 class IndexedAccess:
     """The mapping of an iteration's elements to the elements of the indexed tensor.
 
-    shape: of the iteration. target: strides of the indexed tensor in it, 0 in indexed dimensions. indices:
-    positions of the index tensors among the operands; index_strides, kinds: their strides in the iteration, their
-    dtypes. sizes, steps, dims: of the dimensions they index. wraps: negative indices count from the end. flat:
-    the layout of an indexed tensor whose elements are counted in row-major order, if that is not its memory.
+    Attributes:
+        shape: Shape of the iteration.
+        target: Strides of the indexed tensor in the iteration, 0 in indexed dimensions.
+        indices: Positions of the index tensors among the operands.
+        index_strides, kinds: Strides in the iteration, and dtypes, of the index tensors.
+        sizes, steps, dims: Sizes, strides and numbers of the indexed dimensions.
+        wraps: True if negative indices count from the end.
+        flat: Layout of an indexed tensor whose elements are counted in row-major order, if its memory has another
+            order.
     """
 
     shape: tuple[int, ...]
@@ -324,10 +329,15 @@ def _one_by_one(
     end: str = "",
     last: bool = False,
 ) -> KernelPlan:
-    """Return the launches that copy x to out and then process the values of each index in order.
+    """Return the launches that copy x to out and then process the values of each index in order. See Note [Order of
+    writes].
 
-    `acc` is the place's element, `v` the value, `count` how many came. last: only the last value is looked at.
-    See Note [Order of writes]. Dimensions that no index depends on are not sorted: all their elements go along.
+    The C++ texts use `acc`, the target element; `v`, the value; and `count`, the number of values so far. Dimensions
+    that
+    no index depends on are not sorted; all of their elements are processed together.
+
+    Args:
+        last: Process only the last value of each target.
     """
     out, x = launch.outputs[0], launch.inputs[0]
     assert isinstance(x, Meta)
@@ -345,7 +355,7 @@ def _one_by_one(
 
 
 def _split(access: IndexedAccess) -> tuple[list[int], list[int]]:
-    """Return the dimensions of the iteration on which the indices depend, and the others."""
+    """Return (the dimensions of the iteration on which the indices depend, the other dimensions)."""
     sorted_ = [
         d
         for d in range(len(access.shape))

@@ -372,7 +372,7 @@ def masked_select(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def masked_scatter(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Return the kernel of masked_scatter. Operands: out, x, mask, source, whose elements go to the masked ones in
+    """Return the kernel of masked_scatter. Operands: out, x, mask, source; elements of source fill the masked ones in
     order.
     """
     out = launch.outputs[0]

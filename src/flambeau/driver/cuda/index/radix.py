@@ -24,13 +24,18 @@ class _Digit:
 
 
 class Radix:
-    """A sort of `count` keys in a workspace of which it takes the first part.
+    """A radix sort of `count` keys. Its memory is the first part of a workspace.
 
-    wide: whether raw keys have 64 bits or 32. bits: of an order. order: C++, the order of `raw`, of the key's
-    type; `functions` is C++ that it uses. row: elements of a row, each of which is sorted by itself. places:
-    False if no caller needs the keys' former positions; they then are of one row. A pass writes the raw keys to
-    `source`; after `passes` they are in `keys`, and in `values` the places they came from, counted over all rows.
-    A digit that all keys share moves nothing: its pass, told so by the counts, returns.
+    A pass reads the raw keys from `source`. After `passes` passes `keys` holds the sorted keys and `values` their
+    former
+    positions, counted over all rows. A pass returns early if all keys have the same digit.
+
+    Attributes:
+        wide: True if raw keys have 64 bits, else 32.
+        bits: Number of bits of an order.
+        order: C++ expression for the order of `raw`; `functions` is C++ that it uses.
+        row: Number of elements of a row; each row is sorted separately.
+        places: False if no caller needs the keys' former positions; there is then only one row.
     """
 
     def __init__(

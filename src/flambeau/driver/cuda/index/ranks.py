@@ -1,7 +1,7 @@
 """Reductions that need the order of a row: medians, k-th values, modes, quantiles.
 
-Short rows are sorted in shared memory. The element of one rank of a longer row is found by radix selection, a block to
-a row. What is left (modes and quantiles of long rows, a few very long rows) is picked from the radix sort of all rows.
+Short rows are sorted in shared memory. In longer rows one block finds the element of a rank by radix selection. The
+remaining cases (modes and quantiles of long rows, a few very long rows) use a radix sort of all rows.
 """
 
 from __future__ import annotations
@@ -189,7 +189,9 @@ extern "C" __global__ void __launch_bounds__({short.threads}) run({out.parameter
 
 
 def _select(rows: _Rows, out: _Picked, name: str, rank: int) -> KernelProgram:
-    """Return the program whose blocks select an element of a row each; orders are kept where shared memory has room."""
+    """Return the program in which each block selects an element of a row. Orders are cached in shared memory if they
+    fit.
+    """
     threads = 256 if rows.length <= _CACHED // 4 else 1024
     cached = 1 << (rows.length - 1).bit_length()
     is_cached = cached * (8 if is_wide(rows.kind) else 4) <= _CACHED
@@ -324,7 +326,9 @@ extern "C" __global__ void __launch_bounds__({short.threads}) run(C* out, const 
 
 
 def _interpolate(here: Walked, levels: Walked, interpolation: str, skip: bool) -> str:
-    """Return C++ that stores quantile i, of `level`, of a row of which `at` gives the elements in order."""
+    """Return C++ that stores quantile i, of `level`, of a row. `at` is a C++ expression for the row's elements in
+    order.
+    """
     return f"""{levels.locate("level", "l")}
   const i64 counted = {"valid" if skip else "length"};
   const C rank = q[l[0]] * (C)(counted > 1 ? counted - 1 : 0);

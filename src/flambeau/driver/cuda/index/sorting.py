@@ -41,7 +41,7 @@ def order_text(kind: dtype, descending: bool = False) -> str:
 
 
 def sort(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
-    """Return the kernel of sort. Params: dim, descending (or largest), the number of kept elements or None."""
+    """Return the kernel of sort. Params: dim, descending (or largest), number of results to keep or None for all."""
     dim, descending, kept = launch.params
     x = launch.inputs[0]
     assert isinstance(x, Meta)
@@ -63,10 +63,12 @@ def last(meta: Meta, dim: int) -> Meta:
 
 
 class ShortRows:
-    """The text that sorts rows in shared memory, where they fit: a block sorts one, or several if they are short.
+    """The C++ text that sorts rows in shared memory. A block sorts one row, or several if they are short.
 
     Attributes:
-        padded: items of a row, a power of two. together: rows of a block. threads: of a block.
+        padded: Items of a row, a power of two.
+        together: Rows of a block.
+        threads: Threads of a block.
     """
 
     def __init__(self, kind: dtype, length: int, descending: bool = False) -> None:
@@ -82,8 +84,10 @@ class ShortRows:
     def text(self, read: str) -> str:
         """Return C++ that leaves the sorted rows in `items`: item c of the block's row r at spread(r * padded + c).
 
+        The kernel has `count` rows of `length`.
+
         Args:
-            read: declares `raw`, the element in `column` of `row`. The kernel has `count` rows of `length`.
+            read: C++ that declares `raw`, the element in `column` of `row`.
         """
         total = self.padded * self.together
         return f"""

@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(256) run(i64* counts, const i64* fo
 
 
 def _clear_unused(values: Meta, dim: int) -> Pass:
-    """Return the launch that zeroes the slices of `values` along `dim` beyond those found."""
+    """Return the launch that zeroes the slices of `values` along `dim` after the last unique one."""
     order = [dim, *[d for d in range(values.ndim) if d != dim]]
     walk = Walked([values.shape[d] for d in order], [[values.strides[d] for d in order]])
     width = prod([values.shape[d] for d in order[1:]])

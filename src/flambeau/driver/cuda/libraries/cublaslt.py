@@ -1,7 +1,7 @@
-"""cuBLASLt by ctypes: a handle per device, and `Product`, a matrix product with its descriptors kept.
+"""cuBLASLt by ctypes: a handle for each device, and `Product`, a matrix product with its descriptors.
 
-What a product needs is made when a launch is loaded; a call then passes kept ctypes objects and some fresh
-addresses, which costs about what a compiled binding does, without its half second of import.
+Descriptors are created when a launch is loaded. A call then passes prepared ctypes objects and new addresses, which
+costs about as much as a compiled binding, without the half second of its import.
 """
 
 from __future__ import annotations

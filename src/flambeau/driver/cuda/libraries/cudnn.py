@@ -1,10 +1,10 @@
-"""cuDNN by ctypes, an extra: `Dnn`, the library on one device, and `Convolution`, ready to be launched many times.
+"""cuDNN by ctypes, an extra: `Dnn`, the library on one device, and `Convolution`, an execution plan.
 
-Its backend interface of descriptors (https://docs.nvidia.com/deeplearning/cudnn/latest/api/cudnn-graph-library.html):
-an operation is described, the library's heuristics list engines for it, the best first, and the one that is taken
-becomes an execution plan. Only engines that give the same bits on each run are taken, so that
-`torch.backends.cudnn.deterministic` holds whatever it is set to. The older interface of plain functions prepares its
-work on each call: that costs the host 45 us where executing a plan costs less than ten.
+The module uses cuDNN's backend API of descriptors
+(https://docs.nvidia.com/deeplearning/cudnn/latest/api/cudnn-graph-library.html): an operation is described, the
+library's heuristics list engines for it, the best first, and the chosen engine becomes an execution plan. Only engines
+with bitwise reproducible results are chosen, so `torch.backends.cudnn.deterministic` holds for any setting. The older
+function API prepares its work on each call, which takes 45 us on the host; executing a plan takes less than 10 us.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ Key = tuple[int, int, int, int]
 
 
 class Dnn:
-    """cuDNN on the device whose context is current.
+    """The library cuDNN on the device whose context is current.
 
     Raises:
-        NotSupportedError: If it is not installed.
+        NotSupportedError: If cuDNN is not installed.
     """
 
     def __init__(self) -> None:
@@ -180,8 +180,10 @@ def of(device: CudaDevice) -> Dnn | None:
 class Target:
     """The tensor that is computed from the two others (see driver/cuda/nn/convolution.py).
 
-    order: the two others. operation: the descriptor's type. attributes: its attributes for the convolution,
-    alpha, beta, and the tensors in `order` and then the target.
+    Attributes:
+        order: The two other tensors.
+        operation: The descriptor's type.
+        attributes: Attributes for the convolution, alpha, beta, the tensors in `order` and the target.
     """
 
     def __init__(self, order: tuple[str, str], operation: int, *attributes: int) -> None:

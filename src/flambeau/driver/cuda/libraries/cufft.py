@@ -1,6 +1,6 @@
 """cuFFT by ctypes: `Transforms`, the library on one device, and `FftPlan`, a transform that may run many times.
 
-Plans own no memory: a launch gives them their work area, from the device's pool.
+Plans do not own memory: each launch allocates their work area from the device's pool.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Side:
 
 
 class Transforms:
-    """cuFFT on the device whose context is current."""
+    """The library cuFFT on the device whose context is current."""
 
     def __init__(self) -> None:
         library = NativeLibrary("cufft", "cuFFT", "cuda13", _STATUSES)
@@ -87,7 +87,7 @@ class FftPlan:
         self._work = work.value
 
     def launch(self, source: int, target: int, direction: int, device: CudaDevice, native: Any) -> None:
-        """Enqueue the transform from one address to the other."""
+        """Enqueue the transform of the data at `source` into `target`."""
         work = device.take(self._work, native) if self._work else 0
         try:
             with self._lock:

@@ -76,10 +76,12 @@ class Solver:
         own: tuple[Any, ...] = (),
         tail: tuple[Any, ...] = (),
     ) -> None:
-        """Call a routine computing in `kind`.
+        """Call a routine that computes in `kind`.
 
-        Arguments are `head` up to its workspace, `own` for the call but not for the workspace query, and `tail`
-        after info.
+        Args:
+            head: Arguments before the workspace.
+            own: Arguments of the call that the workspace query does not have.
+            tail: Arguments after info.
         """
         first, only, last = _GENERIC[name]
         ask = self._function(f"cusolverDn{name}_bufferSize", f"pp{first}ipp{last}")

@@ -32,13 +32,16 @@ def load_library(name: str, title: str, extra: str) -> ctypes.CDLL:
 
 
 class NativeLibrary:
-    """A library, found where its package or the toolkit put it.
+    """A library of NVIDIA, loaded from its Python package or from the CUDA toolkit.
 
-    name: its name for NVIDIA's pathfinder. title: as its maker writes it. extra: ours, which installs it.
-    statuses: what its status codes are called.
+    Args:
+        name: Its name for NVIDIA's pathfinder.
+        title: Its name in messages.
+        extra: The extra of this package that installs it.
+        statuses: Status code -> name.
 
     Raises:
-        NotSupportedError: If it is not there.
+        NotSupportedError: If the library is not installed.
     """
 
     def __init__(self, name: str, title: str, extra: str, statuses: dict[int, str]) -> None:

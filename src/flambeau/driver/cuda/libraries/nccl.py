@@ -1,8 +1,8 @@
-"""NCCL by ctypes, an extra: `NcclCommunicators`: the communicators of one driver, and the translation of the driver
-protocol's collectives.
+"""NCCL by ctypes, an extra: `NcclCommunicators`, the communicators of one driver, and the driver protocol's
+collectives.
 
-What only moves data goes as bytes, so that every dtype can; what reduces goes as the type that NCCL computes in.
-Note [Contexts of real GPUs]: NCCL takes the device whose context is current in the thread for a member's own.
+Data that is only moved is sent as bytes, so every dtype works; reductions use NCCL's type. See Note [Contexts of real
+GPUs]: NCCL uses the device whose context is current in the calling thread.
 """
 
 from __future__ import annotations
@@ -182,12 +182,14 @@ class NcclCommunicators:
         return found
 
     def leave(self, comm: int, abort: bool) -> None:
-        """Leave a communicator whose device context is current. Without `abort`, its streams' work is done."""
+        """Leave a communicator whose device's context is current. Without `abort`, the work of its streams must be
+        finished.
+        """
         (self._nccl.abort if abort else self._nccl.leave)(self.find(comm).native)
         self.forget(comm)
 
     def forget(self, comm: int) -> None:
-        """Drop a communicator at the end of the process. Leaving it would wait for the other members."""
+        """Drop a communicator at the end of the process without leaving it, which would wait for the other members."""
         self._members.pop(comm, None)
 
     def error(self, comm: int) -> str | None:
@@ -238,12 +240,13 @@ class NcclCommunicators:
 
 
 def wire(part: Collective) -> tuple[int, int, int]:
-    """Return what NCCL is notified of a part: type, count, op.
+    """Return NCCL's arguments for one contribution: type, count, operation.
 
-    Sums of complex numbers are sums of their parts. Booleans are bytes of 0 and 1: their sum is the greater one.
+    Sums of complex numbers are sums of real and imaginary parts. Booleans are bytes 0 and 1, and their sum is the
+    maximum.
 
     Raises:
-        NotSupportedError: If NCCL does not reduce the dtype so.
+        NotSupportedError: If NCCL has no such reduction of the dtype.
     """
     if part.kind not in _REDUCING:
         return _BYTE, part.count * part.dtype.itemsize, 0

@@ -1,8 +1,8 @@
-"""Small matrix products in one kernel: a block of threads per tile of the result, for operands of any strides.
+"""Small matrix products in one kernel: a block of threads for each tile of the result, for operands of any strides.
 
-A library's call takes the host two to three times as long as a launch, and its kernels are made for much work. Four
-groups of threads sum a quarter of the terms each, always the same, in float32 at least; TF32 rounds the factors as
-Note [TF32] in ops/linalg/matmul.py says.
+A library call takes the host two to three times as long as a launch, and library kernels are tuned for large products.
+Four groups of threads sum a quarter of the terms each, in a fixed order and at least in float32. TF32 rounds the
+factors as Note [TF32] in ops/linalg/matmul.py describes.
 """
 
 from __future__ import annotations

@@ -133,8 +133,12 @@ _THREADS = 128
 
 
 def _diagonal_text(outputs: str, of_element: str, join: str, store: str) -> str:
-    """Return a kernel that joins a state of each diagonal element d of LU factors in a fixed order, one block per
-    matrix.
+    """Return a kernel that reduces the diagonal of LU factors in a fixed order, one block for each matrix.
+
+    Args:
+        of_element: C++ expression for the state of a diagonal element d.
+        join: C++ expression that combines two states.
+        store: C++ statements that store the result.
     """
     return f"""
 {{state}}
@@ -216,8 +220,8 @@ def _determinant(kernel: Kernel, steps: KernelSteps) -> None:
 
 
 def _cholesky(steps: KernelSteps) -> None:
-    """Compute the library's lower factor, its faster one. It sees row-major memory transposed, so this is our upper
-    one.
+    """Compute the library's lower Cholesky factor, which is the faster one. In row-major memory it is the upper
+    factor.
     """
     (out, info), (x,) = steps.outputs, steps.inputs
     (upper,) = steps.launch.params

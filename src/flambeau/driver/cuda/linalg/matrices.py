@@ -1,9 +1,8 @@
-"""Helpers of linear algebra: column-major copies, batches, addresses, infos.
+"""Helpers of linear algebra: column-major copies, batches, tables of addresses, status values.
 
-The libraries' matrices are column-major and their routines work in place, so each input is first copied into
-temporary memory, transposed on the way, and each result is copied out; results of a matrix without an answer
-become NaN there. A batch is one call where the library has one, of small matrices; else a call after the other on
-the stream.
+The libraries expect column-major matrices and work in place. Each input is therefore first copied to temporary memory
+and transposed, and each result is copied out. Results of a matrix without a solution become NaN. A batch is one call if
+the library has a batched routine for small matrices; otherwise one call for each matrix.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def _constants(launch: Launch) -> tuple[float, ...]:
 
 
 def expression(name: str, text: str, indexed: bool = False) -> Kernel:
-    """Return a kernel of one expression, whose constants are its params."""
+    """Return a kernel that evaluates one expression, whose constants are the launch's params."""
     return Kernel(name, device_only, cuda=Expression(text, constants=_constants, indexed=indexed))
 
 
@@ -109,7 +108,7 @@ def copy_to_columns(steps: KernelSteps, x: Array) -> Matrices:
 
 
 def numbers(steps: KernelSteps, like: Meta, size: int, kind: dtype) -> Array:
-    """Return temporary memory for `size` numbers for each matrix of the batch."""
+    """Return temporary memory for `size` elements for each matrix of the batch."""
     return steps.dense((*like.shape[:-2], size), kind)
 
 
@@ -141,9 +140,10 @@ def store(steps: KernelSteps, out: Array, found: Array, info: Array) -> None:
 
 
 def finite(steps: KernelSteps, x: Array, info: Array) -> tuple[Array, Callable[[], None]]:
-    """Replace matrices that are not finite by zeros, because the library might iterate over them forever.
+    """Replace matrices with non-finite elements by zeros, because the library might iterate over them forever.
 
-    Returns the memory for the library's infos.
+    Returns:
+        The memory for the library's status values.
     """
     flags = steps.dense(x.meta.shape[:-2], bool_)
     steps.run(_ALL_FINITE, flags, x)
@@ -166,7 +166,7 @@ def each(steps: KernelSteps, count: int, call: Callable[[Places, Any, int], None
 
 
 def addresses(steps: KernelSteps, array: Array, step: int, count: int) -> int:
-    """Return `count` addresses in device memory, `step` bytes apart."""
+    """Return a table in device memory of `count` addresses, `step` bytes apart."""
     out = steps.dense((count,), int64)
     launch = Launch(_ADDRESSES, (out.meta,), (int64,), (step,))
     exe, driver = steps.driver.load(launch, steps.device.index), steps.driver
@@ -194,7 +194,7 @@ def fill(steps: KernelSteps, out: Array, value: float) -> None:
 def routine(
     add: Callable[[KernelSteps], None], values: tuple[float, ...] = (0,), square: bool = False
 ) -> Callable[[Launch, CudaDevice, Any], KernelSteps]:
-    """Return the builder of a routine. For an empty first input, outputs are filled with their `values`."""
+    """Return the builder of a library routine. For an empty first input, the outputs are filled with `values`."""
 
     def build(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
         steps = KernelSteps(launch, device, driver)

@@ -1,7 +1,6 @@
 """The norms of several tensors: blocks reduce parts of them, then one block for each tensor combines the parts.
 
-The tensors' addresses are one parameter, a table, as those of lists are: few kernels whatever the number of
-tensors.
+The tensors' addresses are one parameter, a table, as for lists (codegen/multi_tensor.py).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Matrix products: from a launch's layouts to cuBLASLt's, without copies if a leading dimension describes the
-layout.
+"""Matrix products by cuBLASLt, without copies if a leading dimension describes each operand's layout.
 
-The library is column-major. A row-major D = A B is the column-major D' = B' A', so the operands change places and
-nothing is transposed. What has no leading dimension (both strides above 1, a batch that no single stride walks,
-complex32) is staged: copied to temporary memory by the pointwise template.
+The library is column-major. A row-major D = A B is the column-major D' = B' A', so the operands are exchanged and
+nothing is transposed. An operand without a leading dimension (both strides above 1, a batch without a single stride,
+complex32) is staged: the pointwise template copies it to temporary memory.
 """
 
 from __future__ import annotations
@@ -57,11 +56,12 @@ def _uses_tf32(launch: Launch, device: CudaDevice) -> bool:
 
 
 class Operands:
-    """Operands as metas of shape (*batch, rows, columns), each with its matrix, or None if it is staged.
+    """Operands as metas of shape (*batch, rows, columns), each with its library matrix, or None if it is staged.
 
-    kind, out: the dtypes of the factors and of the result, as the library takes them. turned: the output is
-    column-major, so that a, b, c and d are the transposed operands in the other order: d' = b' a'. bias: c is one
-    row for all rows of d.
+    Attributes:
+        kind, out: The library's dtypes of the factors and of the result.
+        turned: True if the output is column-major; a, b, c and d are then the transposed operands: d' = b' a'.
+        bias: True if c is one row that is added to all rows of d.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -231,8 +231,11 @@ class _Matmul(_ProductRoutine):
 
 
 class _Addmm(_ProductRoutine):
-    """beta C + alpha A B. C is read where it lies if it is laid out in D's order, a row by the product's epilogue
-    if beta is 1; else D is filled with it first."""
+    """The product beta C + alpha A B.
+
+    If C has D's layout it is read in place; a row is added by the product's epilogue if beta is 1. Otherwise C is first
+    copied to D.
+    """
 
     def __init__(self, launch: Launch, device: CudaDevice, driver: Any, tf32: bool) -> None:
         super().__init__(launch, device, driver, tf32)

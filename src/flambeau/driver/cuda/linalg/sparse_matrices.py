@@ -1,4 +1,4 @@
-"""The product of a sparse matrix, given by rows, and a strided one."""
+"""The product of a sparse matrix in CSR format and a strided matrix."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Fourier transforms: from a launch's layouts to plans of cuFFT, by its strides where they say it all.
+"""Fourier transforms by cuFFT plans, which use the operands' strides directly where possible.
 
-A transform runs as one plan over up to three dims, and over further dims in place, three at a time. Operands that no
-plan can walk are staged: laid out densely in temporary memory, by the copy that scales on the way. Half a spectrum is
-always staged, since the library destroys the input of a transform to real numbers, and there made the exact
-spectrum of real numbers, as other libraries read it.
+A plan covers up to three dims; further dims are transformed in place, three at a time. An operand with strides that no
+plan supports is staged: the copy that scales it writes it densely to temporary memory. A half spectrum is always
+staged, because the library overwrites the input of a transform to real numbers. The staged copy is also made exactly
+Hermitian, which is how other libraries read it.
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ def _by_memory(x: Meta, dims: Sequence[int]) -> tuple[int, ...]:
 def _choose_places(
     steps: KernelSteps, first: tuple[int, ...], others: list[tuple[int, ...]], to_real: bool, staged: bool
 ) -> tuple[Array, Array]:
-    """Return where the transform reads and writes: the operands if plans can iterate over them, else temporary
+    """Return the arrays that the transform reads and writes: the operands if a plan supports their strides, else
+    temporary
     memory.
     """
     (out,), (x,) = steps.outputs, steps.inputs
@@ -232,7 +233,7 @@ def _walk(source: Meta, target: Meta, dims: tuple[int, ...], limit: int | None) 
 
 
 def _is_aligned(x: Meta, offset: int) -> bool:
-    """Return True if a plan may begin there: the library requires complex alignment of real numbers."""
+    """Return True if a plan may begin at `offset`: the library requires complex alignment of real numbers."""
     return x.dtype.is_complex or offset % (2 * x.dtype.itemsize) == 0
 
 

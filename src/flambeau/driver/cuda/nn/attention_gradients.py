@@ -1,9 +1,8 @@
 """The gradient of `scaled_dot_product_attention`.
 
-In 16 bits it is two kernels on tensor cores, which never write the scores to memory: by warpgroups of Hopper
-(attention_warpgroups_backward.cuh) or by single warps (attention_mma_backward.cuh).
-Elsewhere it is five products, and two kernels of ours that work on scores in place: on the scores of some samples at a
-time, so that they take little memory beside what a program keeps for its gradients.
+For 16-bit dtypes two kernels on tensor cores compute it without writing the scores to memory: with Hopper's warpgroups
+(attention_warpgroups_backward.cuh) or with single warps (attention_mma_backward.cuh). For other dtypes five matrix
+products and two kernels of this package compute it, for some samples at a time, so that the scores need little memory.
 """
 
 from __future__ import annotations
@@ -44,10 +43,11 @@ params: (causal, scale).
 
 
 def backward(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
-    """Return the kernel of backward. Outputs by query, key, value and mask or none; grad, query, key, value, out,
-    logarithms, mask or none.
+    """Return the kernel of the attention's backward.
 
-    params: (causal, scale, whether the mask's gradient is wanted, whether TF32 is allowed).
+    Outputs: gradients of query, key, value and maybe mask. Inputs: grad, query, key, value, out, logarithms, maybe
+    mask.
+    Params: causal, scale, whether to compute the mask's gradient, whether TF32 is allowed.
     """
     steps = KernelSteps(launch, device, driver)
     grad, q, k, v, out, logarithms, *masks = steps.inputs

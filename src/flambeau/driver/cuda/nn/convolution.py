@@ -1,15 +1,12 @@
-"""Convolutions and their gradients: one computation of three, by cuDNN where it is installed, else by columns.
+"""Convolutions and their gradients, by cuDNN if it is installed, else as matrix products over columns.
 
-Every convolution and gradient involves three tensors: the broad side (N, C, spatial ...), whose windows are
-taken; the narrow side (N, O, windows ...); and the weight (O, C / groups, kernel ...). One is computed from the
-other two. A convolution gives the narrow side and its gradients the others; a transposed one gives the broad
-side.
+A convolution involves three tensors: the broad side (N, C, spatial ...), from which windows are taken; the narrow side
+(N, O, windows ...); and the weight (O, C / groups, kernel ...). Each operator computes one of them from the other two:
+a convolution the narrow side, a transposed one the broad side, and their gradients the others.
 
-cuDNN does it where it has a deterministic algorithm, for real tensors, unless `torch.backends.cudnn.enabled` is
-False.
-
-By columns: the windows are copied out as columns (N, groups, taps, windows), and cuBLASLt multiplies them. The
-broad side is added up from columns that a product made. Some samples at a time, so that the columns stay small.
+cuDNN computes it for real tensors if it has a deterministic algorithm and `torch.backends.cudnn.enabled` is True.
+Otherwise the windows are copied out as columns (N, groups, taps, windows), which cuBLASLt multiplies; the broad side is
+the sum of the columns that a product computed. A step processes some samples at a time, to limit the memory of columns.
 """
 
 from __future__ import annotations
@@ -54,7 +51,7 @@ class ConvolutionOperands:
 
 
 def convolution(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:
-    """Enqueue a convolution. Inputs: x, weight and maybe a bias; params: the lattice, flags."""
+    """Enqueue a convolution. Inputs: x, weight and maybe a bias. Params: the geometry and flags."""
     steps = KernelSteps(launch, device, driver)
     out, (x, weight, *bias) = steps.outputs[0], steps.inputs
     turned = launch.params[0].transposed
@@ -113,7 +110,7 @@ _PLUS = Kernel("plus", device_only, cuda=Expression("to<T>(widen(a) + widen(b))"
 
 
 def _by_cudnn(steps: KernelSteps, meeting: ConvolutionOperands, target: str) -> bool:
-    """Add cuDNN's steps. Returns False, with nothing added, if cuDNN is not installed or has no engine."""
+    """Add cuDNN's steps. Returns False, without adding any, if cuDNN is not installed or has no engine."""
     found = _routine(steps, meeting, target)
     if found is None:
         return False
@@ -264,8 +261,7 @@ def _spread(steps: KernelSteps, meeting: ConvolutionOperands) -> None:
 def _weigh(steps: KernelSteps, meeting: ConvolutionOperands) -> None:
     """Compute the weight's gradient: the narrow side times the transposed columns, over all samples and windows.
 
-    So the samples lie side by side with the windows, (groups * taps, samples * windows), and the narrow side
-    likewise.
+    The columns are laid out as (groups * taps, samples * windows), and the narrow side accordingly.
     """
     by = _Columns(steps, meeting)
     out = by.with_shape(meeting.weight, (by.groups, by.outer, by.taps))

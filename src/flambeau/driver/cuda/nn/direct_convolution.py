@@ -1,7 +1,7 @@
-"""Small convolutions in one kernel: a thread per element of the result, which adds up its window.
+"""Small convolutions in one kernel: a thread for each element of the result sums its window.
 
-A library's call takes the host several times as long as a launch, and its kernels are made for much work: small
-convolutions are faster this way, for operands of any strides. Sums are in one order, in float32 at least.
+A library call takes the host several times as long as a launch, and library kernels are tuned for large convolutions.
+Operands may have any strides. Sums have a fixed order and are at least in float32.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Windows copied out as columns, and columns added up where windows overlap: unfold and fold, in up to three dims.
+"""unfold and fold in up to three dims: copy windows out as columns, and sum columns where windows overlap.
 
-A column (N, C * taps, windows) may lie in memory in any order: convolutions choose it by what their product needs.
+Columns (N, C * taps, windows) may have any strides: convolutions choose those that their product needs.
 """
 
 from __future__ import annotations

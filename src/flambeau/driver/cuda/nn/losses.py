@@ -1,6 +1,6 @@
-"""Losses: the likelihood of classes, margins over classes, and the likelihood of alignments (CTC) with its gradient.
+"""Losses: negative log likelihood, margin losses, and CTC with its gradient.
 
-Sums are made in an order that the layout alone decides: the same bits each time.
+Sums have an order that depends only on the layout, so results are bitwise reproducible.
 """
 
 from __future__ import annotations
@@ -298,10 +298,11 @@ _NEAR = 1024  # states of a sample that fit in shared memory
 
 
 def ctc_loss(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Return the kernel of ctc_loss. Operands out (N), log_probs (T, N, C), targets (N, S) or one after the other,
-    lengths of both (N).
+    """Return the kernel of ctc_loss, with one block for each sample, which processes all states of a time step
+    together.
 
-    A block to each sample: through time, all states together. params: (blank, ...).
+    Operands: out (N), log_probs (T, N, C), targets (N, S) or concatenated, input lengths (N), target lengths (N).
+    Params: (blank, ...).
     """
     (out,), (probs, targets, given, wanted) = launch.outputs, _metas(launch)
     near = _states(targets) <= _NEAR
@@ -315,11 +316,12 @@ def ctc_loss(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def ctc_loss_backward(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Return the kernel of ctc_loss_backward. Operands out (T, N, C), grad (N), log_probs (T, N, C), targets,
-    lengths of both (N), loss (N).
+    """Return the kernel of ctc_loss_backward, with one block for each sample, which stores all states of the forward
+    pass.
 
-    A block to each sample: forward through time, all states kept, then backward. A class's share is summed by the
-    first of its states, in their order. params: (blank, whether an infinite loss has the gradient zero).
+    Operands: out (T, N, C), grad (N), log_probs (T, N, C), targets, both lengths (N), loss (N). Params: (blank, whether
+    the
+    gradient of an infinite loss is zero). The first state of a class sums the parts of all its states in order.
     """
     (out,), (grad, probs, targets, given, wanted, loss) = launch.outputs, _metas(launch)
     times, batch, _ = probs.shape

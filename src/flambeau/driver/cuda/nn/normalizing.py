@@ -23,10 +23,10 @@ Builder = Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Norm:
-    """The operands of a normalization: out, x, weight and bias if given, as metas of one shape, and the normalized
-    dims.
+    """The operands of a normalization as metas of one shape: out, x, maybe weight and bias; and the normalized dims.
 
-    rms: by the root of the mean square, without taking the mean away.
+    Attributes:
+        rms: Divide by the root of the mean square, without subtracting the mean.
     """
 
     out: Meta
@@ -217,8 +217,9 @@ def batch_norm_train(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def batch_norm_infer(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """Return the kernel of batch_norm_infer. Inputs: x, mean, variance, weight and bias if they are given. params:
-    (eps, (weight?, bias?)).
+    """Return the kernel of batch_norm_infer. Inputs: x, mean, variance, maybe weight and bias. Params: (eps, (has
+    weight, has
+    bias)).
     """
     eps, given = launch.params
     x, *vectors = _metas(launch)

@@ -31,10 +31,13 @@ class _Operand:
 
 
 class _GradientOperands:
-    """The operands of a launch: gradients of x, weight and bias, then grad, x and weight, each if given.
+    """The operands of a launch: gradients of x, weight and bias, then grad, x and weight; each may be absent.
 
-    params: how x is seen (its `shape`, the `dims` normalized together, those along which weights lie), eps, which
-    of weight and bias are there. centered: the mean is taken away.
+    Attributes:
+        params: The `shape` as which x is viewed, the normalized `dims`, the dims of the weight, eps, and which of
+            weight
+            and bias exist.
+        centered: True if the mean is subtracted.
     """
 
     def __init__(self, launch: Launch, device: CudaDevice, centered: bool) -> None:
@@ -257,9 +260,7 @@ def batch_norm_backward(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def batch_norm_backward_by_moments(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Return the kernel of batch_norm_backward_by_moments. Inputs grad, x, mean, scale and the weight, if it is
-    given.
-    """
+    """Return the kernel of batch_norm_backward_by_moments. Inputs: grad, x, mean, scale and maybe the weight."""
     x, first = _GradientOperands(launch, device, True), len(launch.outputs) + 2
     moments = [_with_dims(x, x.vector(launch.operands[at], at)) for at in (first, first + 1)]
     return KernelPlan(tuple(_by_folds(x, moments, together=True)), x.work.nbytes)

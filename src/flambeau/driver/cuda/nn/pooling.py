@@ -1,7 +1,7 @@
-"""Pooling and its gradients. A thread folds one window; a gradient's thread looks at the windows that hold its element.
+"""Pooling and its gradients. A thread reduces one window; a thread of a gradient visits all windows with its element.
 
-So nothing is added atomically, and each sum has one order, the host bodies'. Adaptive windows that are long are folded
-by a warp each.
+No atomic additions are used, and each sum has the order of the reference implementation. Long adaptive windows are
+reduced by a warp each.
 """
 
 from __future__ import annotations
@@ -79,10 +79,11 @@ def _maxima(launch: Launch, x: Meta, lattice: Lattice, adaptive: str) -> KernelP
 
 
 def _few(lattice: Lattice, x: Meta) -> str:
-    """Return C++ that reads all elements of a small window into `seen`.
+    """Return C++ that loads all elements of a small window into `seen`.
 
-    The thread then waits for memory once, not for each element. Elements that are not `inside` are read from
-    another place, which is cheaper than a branch.
+    The loads are independent, so the thread waits for memory once. Elements that are not `inside` are loaded from a
+    valid
+    address, which is cheaper than a branch.
     """
     number = "i32" if _is_near(x) else "i64"
     inside = (
@@ -151,7 +152,7 @@ def adaptive_max_pool_backward(launch: Launch, device: CudaDevice) -> KernelProg
 
 
 def _maxima_back(launch: Launch, lattice: Lattice, adaptive: str) -> KernelProgram:
-    """Return the kernel in which each element adds the gradients of the windows whose maximum it was."""
+    """Return the kernel in which each element sums the gradients of the windows whose maximum it was."""
     out, grad, index = launch.operands
     body = f"""
 {_TYPES}

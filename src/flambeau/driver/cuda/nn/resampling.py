@@ -44,7 +44,7 @@ def _axes(how: Any, size: Sequence[int], kind: dtype) -> bytes:
 
 
 def _ratio(how: Any, n: int, m: int, scale: float | None) -> float:
-    """Return how far one step in the result moves in the input."""
+    """Return the distance in the input between adjacent positions of the result."""
     if how.align_corners and not how.mode.startswith("nearest"):
         return (n - 1) / (m - 1) if m > 1 else 0.0
     return 1.0 / scale if scale is not None and scale > 0 else n / m

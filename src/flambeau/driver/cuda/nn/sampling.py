@@ -1,7 +1,7 @@
 """grid_sample and its gradients: a thread for each position of the grid computes the taps once for all channels.
 
-The gradient by what is sampled is added up by atomics, in float32 or wider and in no fixed order; torch's
-deterministic algorithms refuse it, as in PyTorch. That by the grid has one order.
+The gradient of the input is summed by atomic additions, at least in float32 and in no fixed order; deterministic
+algorithms refuse it, as in PyTorch. The gradient of the grid has a fixed order.
 """
 
 from __future__ import annotations
