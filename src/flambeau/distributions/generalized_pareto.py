@@ -95,7 +95,7 @@ class GeneralizedPareto(Distribution):
 
     @property
     def variance(self) -> Tensor:
-        """Infinite from a concentration of 1/2."""
+        """Return the variance, which is infinite for a concentration of 1/2 or more."""
         k: Any = self.concentration
         small = functions["where"](k < 0.5, k, 0.25)
         finite = self.scale.square() / ((1 - small).square() * (1 - 2 * small))

@@ -17,10 +17,10 @@ class AutocastRule(Record):
     """The dtypes to which autocast casts the inputs of an operator or a function, for each kind of device.
 
     Attributes:
-        cuda: What autocast does with tensors on CUDA devices. "": nothing. "lower": it casts them to the lower
-            precision. "float32": to float32. "widest": to float32 if one of them is of float32, else to the
-            lower precision. "volumes": to float32 if the first one has five dimensions. "as_is": nothing, nor
-            for the operators inside of the function. "refuse": it raises.
+        cuda: Rule for tensors on CUDA devices. "": no cast. "lower": cast to the lower precision. "float32": cast to
+            float32. "widest": cast to float32 if an input is float32, else to the lower precision. "volumes": cast to
+            float32 if the first input has five dimensions. "as_is": no cast, also for operators inside of the function.
+            "refuse": raise.
         cpu: The class of the operator for tensors on the CPU.
     """
 

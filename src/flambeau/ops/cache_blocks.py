@@ -15,7 +15,7 @@ TILE = 128  # the side of a square whose columns, read and written, stay in the 
 
 
 def in_blocks(compute: Callable[[Array], Array], x: Array, out: Array | None = None) -> Array:
-    """Return `compute(x)`, elementwise, a block at a time; stored in `out` if it is given."""
+    """Return `compute(x)` of an elementwise function, computed block by block; stored in `out` if it is not None."""
     if x.size <= BLOCK:
         result = compute(x.reshape(-1)).reshape(x.shape)
         if out is not None:
@@ -39,7 +39,7 @@ def row_blocks(rows: Array) -> Iterator[slice]:
 
 
 def transposes(out: Array, x: Array) -> bool:
-    """Return True if `out[...] = x` would run across the rows of one operand, too far apart for the cache."""
+    """Return True if `out[...] = x` would access one of the operands in steps that are too large for the cache."""
     if x.ndim < 2 or x.size < BLOCK or x.dtype != out.dtype:
         return False
     along = x.strides.index(x.itemsize) if x.itemsize in x.strides else -1
@@ -86,7 +86,7 @@ def select(condition: Array, a: Any, b: Any, out: Array) -> None:
 
 
 def choose(condition: Any, a: Any, b: Any, out: Array | None = None) -> Any:
-    """Return `np.where` in the dtype of a and b, in `out` if it is given."""
+    """Return `np.where(condition, a, b)` in the dtype of a and b, stored in `out` if it is not None."""
     if out is None:
         return np.where(condition, a, b)
     a, b = _number(a), _number(b)

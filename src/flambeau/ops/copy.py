@@ -37,10 +37,10 @@ _BITS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 
 def caster(source: dtype, target: dtype) -> Store:
-    """Return `store(out, x)`: write x of one dtype into out of another, as PyTorch converts.
+    """Return a function `store(out, x)` that converts x from dtype `source` to `target` as PyTorch does.
 
-    Floats truncate to integers; to bool asks for `!= 0`; complex numbers lose their imaginary part; what is
-    narrower than float32 comes from float32, so that a double rounds twice as it does in PyTorch.
+    Floats are truncated to integers; bool is `x != 0`; complex numbers lose their imaginary part. Dtypes narrower than
+    float32 are converted from float32, so that a double is rounded twice, as in PyTorch.
     """
     if source is target:
         return _same(source)
@@ -219,7 +219,7 @@ def _copy_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _copy_name(metas: Sequence[Meta | None], params: tuple[Any, ...]) -> str:
-    """Return the node name of a copy: that of `copy_` if there are no params, of `clone`, or of `to`."""
+    """Return the node name of a copy: `copy_` if there are no params, else `clone` or `to`."""
     if not params:
         return "CopyBackwards"
     source = metas[0]

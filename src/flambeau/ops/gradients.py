@@ -40,7 +40,7 @@ class Refusal(Derivative):
 
 
 def refuse_derivative(name: str) -> Refusal:
-    """Return a refusal with PyTorch's text and its name for the operator."""
+    """Return a derivative that raises PyTorch's "not implemented" error for the operator."""
 
     def raises() -> Any:
         raise RuntimeError(f"derivative for aten::{name} is not implemented")
@@ -74,14 +74,14 @@ def count(meta: Meta, dims: Any) -> int:
 
 
 def by_place(grad: Any, places: Any, meta: Meta, dim: int) -> Any:
-    """Return the gradient of a tensor from which elements were chosen along a dimension; zero for the others."""
+    """Return the gradient of a tensor of which elements were selected along a dimension; it is zero for the others."""
     if not meta.ndim:
         return grad.reshape(())
     return grad.new_zeros(meta.shape).scatter_add_(dim, places, grad)
 
 
 def shared_among(mask: Any, grad: Any, dims: Any) -> Any:
-    """Return `grad` divided equally among the elements of `mask` that belong to one result."""
+    """Return `grad` divided equally among the elements that `mask` selects for each result."""
     listed = None if dims is None or dims == () else dims
     counts = mask.sum(listed, True) if mask.meta.ndim else mask
     return mask * (grad / counts)

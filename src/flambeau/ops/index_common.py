@@ -1,4 +1,4 @@
-"""Common parts of the operators that read and write by indices: `indexing`, `scattering` and `masks`."""
+"""Helpers of the operators that read and write by indices: `indexing`, `scattering` and `masks`."""
 
 from __future__ import annotations
 
@@ -58,22 +58,24 @@ def meta_of_copy(meta: Meta) -> Meta:
 
 
 def contiguous(meta: Meta) -> Meta:
-    """Return the meta of a changed copy that PyTorch makes contiguous first."""
+    """Return the meta of a changed copy for operators whose copy PyTorch makes contiguous first."""
     return Meta.contiguous_of(meta.shape, meta.dtype, meta.device)
 
 
 def start_from(out: Array, x: Array) -> None:
-    """Copy the tensor that is changed to the output, unless the operator works in place."""
+    """Copy the input that the operator changes to the output, unless the operator works in place."""
     if not np.may_share_memory(out, x):
         np.copyto(out, x)
 
 
 def fit(launch: Launch, out: Array, found: Array, rest: int = 0) -> None:
-    """Return results whose number the host read when `out` was created, shortened or extended to that number.
+    """Return results shortened or extended to the number that the host read when `out` was created.
 
-    Where another stream changes the input meanwhile there may be more, which are left out, or fewer: `rest`
-    follows. That is a race, which the detector reports; this only stays within the memory. Raises RuntimeError on
-    the CPU, where no stream does.
+    If another stream changes the input in between there may be more results, which are dropped, or fewer, which are
+    extended by `rest`. That is a race, which the detector reports; this function only stays inside the memory.
+
+    Raises:
+        RuntimeError: On the CPU, which has no streams.
     """
     as_counted(launch, len(found) == len(out))
     count = min(len(found), len(out))

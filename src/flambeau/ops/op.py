@@ -1,24 +1,23 @@
-"""`Op`: everything about an operator in one frozen record.
+"""`Op`: the definition of an operator, one frozen record.
 
-An operator is made complete or not at all. Families (`pointwise`, `reduction`, ...) fill the fields that their
-members share.
+Families (`pointwise`, `reduction`, ...) fill the fields that their members share.
 
 # Note [Derivatives]
-A derivative is one formula for each input, or one for all of them (`whole`). A formula is a plain function
-over tensors, recorded itself where a second derivative is wanted. The names of its parameters say what it needs,
-and so what a call that is recorded saves:
+A derivative is one formula for each input, or one for all of them (`whole`). A formula is a plain function of tensors,
+and is recorded itself if a second derivative is needed. The names of its parameters determine what it receives, and
+therefore what a recorded call saves:
 
-    grad            the gradient of the first output;  grads  of every output, zeros where none came
-    given           the gradients of the outputs, None where none came
-    a, b, c, ...    the inputs by position: tensors, or the Python scalars that were given
+    grad            the gradient of the first output;  grads  of every output, zeros where there is none
+    given           the gradients of the outputs, None where there is none
+    a, b, c, ...    the inputs by position: tensors, or the Python scalars of the call
     out, outs       the first output; all outputs;  out1, out2 the second, third alone
     params          the static params;  metas  the metas of the inputs (None for scalars)
     needs           which inputs need a gradient (for `whole`)
-    call            `call(op, args, params)`, to run other records
+    call            `call(op, args, params)`, which runs another operator
 
-Conventions are PyTorch's: a gradient of a complex input is the conjugate Wirtinger derivative. A formula may leave
-its result broadcast, in a wider dtype or complex where the input is real: the tape sums, casts and takes the real
-part. It may return None for zeros.
+Conventions are PyTorch's: the gradient of a complex input is the conjugate Wirtinger derivative. A formula may return
+its result broadcast, in a wider dtype, or complex for a real input: the engine sums, casts and takes the real part. It
+may return None for zeros.
 """
 
 from __future__ import annotations
@@ -41,9 +40,11 @@ Operand = Meta | type
 class Signature(Record):
     """The result of inference: metas of new outputs, the kernel's inputs, and static params.
 
-    An input that the rule turns into a dtype travels by value (a Python scalar, a 0-dim CPU tensor beside CUDA
-    tensors). A Meta is a layout over the same address (broadcast: stride 0). `checked` are the positions of
-    scalars that must fit their dtype; others wrap, as PyTorch's do.
+    An input that the rule turns into a dtype is passed by value (a Python scalar, or a 0-dim CPU tensor next to CUDA
+    tensors). A Meta is a layout over the same address (broadcast: stride 0).
+
+    Attributes:
+        checked: Positions of scalars that must fit their dtype; other scalars wrap, as in PyTorch.
     """
 
     outputs: tuple[Meta, ...]
@@ -76,13 +77,16 @@ INPUTS = "abcdefghijkl"
 class Derivative:
     """The backward formulas of an operator: see Note [Derivatives].
 
-    formulas: one for each input; None where no gradient passes. whole: one formula that gives all of them.
-    name: PyTorch's name of the node, where it is not the operator's in camel case and "Backward0"; where it differs
-        from call to call, a function of the metas of the inputs (None for scalars) and the params.
-    outputs: how many of the operator's outputs, from the first, take part (default: all).
-    linear: "together": the operator is linear in all floating-point tensors that it takes, taken together; "each": in
-        each of them alone. Forward-mode differentiation then runs the operator itself on tangents.
-    takes: the inputs to which gradients pass; None: to all.
+    Attributes:
+        formulas: One for each input; None for an input without a gradient.
+        whole: One formula that returns the gradients of all inputs.
+        name: PyTorch's name of the node, if it is not the operator's name in camel case plus "Backward0". If it differs
+            from
+            call to call, a function of the metas of the inputs (None for scalars) and the params.
+        outputs: Number of differentiable outputs, from the first (default: all).
+        linear: "together": the operator is linear in all floating-point tensors together; "each": in each of them.
+            Forward-mode differentiation then runs the operator itself on tangents.
+        takes: The inputs that receive gradients; None for all.
     """
 
     __slots__ = ("formulas", "linear", "name", "outputs", "takes", "whole")
@@ -105,10 +109,10 @@ class Derivative:
 
 
 def names_of(formula: Formula) -> tuple[str, ...]:
-    """Return the names of a formula's parameters: what it needs. An object other than a function has an attribute
-    `names`.
+    """Return the names of a formula's parameters, which determine its arguments. Objects have an attribute `names`
+    instead.
 
-    A `whole` formula may have `bound(needs)`: the formula where these inputs require a gradient.
+    A `whole` formula may have a method `bind_needs(needs)`, which returns the formula for these inputs.
     """
     names: tuple[str, ...] | None = getattr(formula, "names", None)
     if names is not None:
@@ -131,18 +135,22 @@ MISSING = Derivative()
 class Op(Record):
     """The definition of one operator.
 
-    name: PyTorch's public name.
-    rule: `(operands, params) -> Signature`; pure; raises PyTorch's errors for bad shapes, dtypes, dims.
-    kernel: what is launched; its host body is the operator's meaning.
-    dtypes: dtypes of the first operand that it takes.
-    samples: `(make, dtype) -> [(inputs, params), ...]`, where `make(*shape, low=, high=)` gives a random array
-        of the dtype: the inputs that every generated test runs.
-    casts_output: the kernel itself stores to any output dtype that `can_cast` allows (pointwise operators);
-        otherwise an `out=` of another dtype goes through a temporary.
-    flags: names of the flags that it depends on; their values come to the rule at the end of `params`.
-    derivative: how gradients pass it backward.
-    autocast: to which dtypes autocast casts its inputs.
-    planned: what a CUDA device loads for it is a library's plan, kept in that device's bounded cache of them.
+    Attributes:
+        name: PyTorch's public name.
+        rule: Inference, `(operands, params) -> Signature`: a pure function that raises PyTorch's errors for bad shapes,
+            dtypes and dims.
+        kernel: The kernel that is launched; its reference implementation defines the operator.
+        dtypes: Dtypes of the first operand that it accepts.
+        samples: `(make, dtype) -> [(inputs, params), ...]`, the inputs of every generated test. `make(*shape, low=,
+            high=)`
+            returns a random array of the dtype.
+        casts_output: True if the kernel stores to any output dtype that `can_cast` allows (pointwise operators);
+            otherwise
+            an `out=` of another dtype goes through a temporary.
+        flags: Names of the flags that it depends on; their values are appended to `params` for the rule.
+        derivative: Its backward formulas.
+        autocast: The dtypes to which autocast casts its inputs.
+        planned: True if a CUDA device loads a library's plan for it, which is in the device's bounded cache of plans.
     """
 
     name: str
@@ -181,9 +189,12 @@ def note(op: Op, public: str = "", *, overwrites: bool = False) -> None:
 
 
 def common_device(operands: Sequence[Operand]) -> device:
-    """Return the device of an operator on these operands. 0-dim CPU tensors may accompany CUDA tensors.
+    """Return the device of an operator on these operands.
 
-    0-dim CPU tensors go along with CUDA tensors, by value. Raises RuntimeError for any other mixture.
+    0-dim CPU tensors may accompany CUDA tensors; they are passed by value.
+
+    Raises:
+        RuntimeError: For any other mixture of devices.
     """
     found: device | None = None
     for x in operands:

@@ -10,7 +10,7 @@ from flambeau.driver.api import Body, Kernel, Launch, Source
 
 def _host(launch: Launch) -> Body:
     def body(outputs: Sequence[Any], inputs: Sequence[Any]) -> None:
-        """Do nothing: the kernel takes only time of the device."""
+        """Do nothing: the kernel only takes time on the device."""
 
     return body
 

@@ -1,9 +1,9 @@
-"""View records: operators that read the same memory under another layout. They have a rule and no kernel.
+"""View operators: operators that access the same memory with another layout. They have an inference rule and no kernel.
 
-A record is called with a meta and static params; it returns the layout of the view or raises PyTorch's
-error. `tensor/autograd/autograd_meta.py` runs them. Its derivative is called with the gradient of the view, the meta
-of what was viewed, who runs views, and the params; it is plain tensor code, recorded where a second derivative is
-wanted.
+A rule is called with a meta and static params; it returns the layout of the view or raises PyTorch's error.
+`tensor/autograd/autograd_meta.py` runs them. A derivative is called with the gradient of the view, the meta of the
+base,
+a function that runs views, and the params. It is plain tensor code, which is recorded if a second derivative is needed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ class Layout(NamedTuple):
 
 
 class View(Record):
-    """One view operator. `rule(meta, *params) -> Layout` is pure; `name` is PyTorch's.
+    """One view operator.
 
-    `derivative(grad, meta, run, *params)` is the gradient of what was viewed; None: no gradient passes.
-    node: PyTorch's name of its node, as `Derivative`'s name.
+    Attributes:
+        name: PyTorch's name.
+        rule: `rule(meta, *params) -> Layout`, a pure function.
+        derivative: `derivative(grad, meta, run, *params)`, the gradient of the base; None if it has none.
+        node: PyTorch's name of its node, like `Derivative.name`.
     """
 
     name: str
@@ -123,7 +126,7 @@ def view(meta: Meta, shape: Shape) -> Layout:
 
 @record(_reshape_gradient)
 def _unsafe_view(meta: Meta, shape: Shape) -> Layout:
-    """Return the layout of a result that does not count as a view, because nothing else shows the new tensor."""
+    """Return the layout of a result that PyTorch does not treat as a view, because its base is not visible."""
     return Layout(shape, contiguous_strides(shape))
 
 
@@ -346,7 +349,7 @@ def slice_(meta: Meta, dim: int, start: int, end: int, step: int) -> Layout:
 
 
 def _scatter_gradient(grad: Any, meta: Meta, run: Any, shape: Shape, strides: Strides, offset: int) -> Any:
-    """Return the gradient of a view in which elements share memory: what belongs to one element is added."""
+    """Return the gradient of a view in which elements may share memory: gradients of the same element are added."""
     start = min(offset, 0)
     here = _places(meta.shape, meta.strides, -start)
     there = _places(shape, strides, offset - start)

@@ -36,7 +36,7 @@ def get_shape(value: Any) -> Any:
 
 
 def _on_shapes(formula: Formula) -> Formula:
-    """Return a formula of values that calls one of shapes."""
+    """Return a formula that takes tensors and calls `formula` with their shapes."""
 
     def count(*args: Any, out_val: Any = None, **kwargs: Any) -> int:
         args, kwargs, out_shape = tree_map(get_shape, (args, kwargs, out_val))

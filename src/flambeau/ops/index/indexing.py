@@ -1,9 +1,9 @@
-"""Indexing kernels: reading and writing at places that tensors name.
+"""Indexing kernels: reading and writing at positions that index tensors select.
 
-Every writing operator is a function of the tensor that it changes: `scatter(self, index, src)` gives a new
-tensor, and its in-place form stores into `self`, so that one record serves both. A body checks every index before
-it writes; an index out of range raises IndexError (or RuntimeError, as PyTorch does): immediately on the CPU, as
-a device-side assertion at the next synchronization on a virtual GPU.
+Every writing operator is a function of the tensor that it changes. `scatter(self, index, src)` returns a new tensor;
+its in-place form stores into `self`, so one operator definition serves both. A reference implementation checks every
+index before it writes. An index out of range raises IndexError (or RuntimeError, as in PyTorch): immediately on the
+CPU, as a device-side assertion at the next synchronization on a virtual GPU.
 """
 
 from __future__ import annotations

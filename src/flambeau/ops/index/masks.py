@@ -127,8 +127,10 @@ def _nonzero_host(launch: Launch) -> Body:
 
 
 def _select_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """Infer the results. Inputs x, a mask of its shape, and the second result of `nonzero_count` of that; params:
-    its first, and whether x was indexed by the mask (which only says what the node is called).
+    """Infer the results of selection by a mask.
+
+    Inputs: x, a mask of its shape, and the second result of `nonzero_count` of the mask. Params: the first result of
+    `nonzero_count`, and whether the program wrote x[mask], which only affects the node's name.
     """
     x, mask, _ = metas = [m for m in operands if isinstance(m, Meta)]
     if mask.shape != x.shape:
@@ -199,7 +201,7 @@ masked_fill = define(
 
 
 def _masked_source_back(grad: Any, b: Any, metas: Any) -> Any:
-    """Return the source's gradient: its first elements went to the masked elements, the others are unused."""
+    """Return the source's gradient: its first elements went to the masked elements, and the others were not used."""
     source = metas[2]
     taken = grad.masked_select(b)
     whole = grad.new_zeros((source.numel,))

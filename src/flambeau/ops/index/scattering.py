@@ -1,6 +1,6 @@
-"""Element by element: gather and scatter along a dimension, take and put over all elements.
+"""gather and scatter along a dimension, take and put over all elements.
 
-What ops/index/indexing.py says of operators that write and of indices out of range holds here too.
+The rules in ops/index/indexing.py for operators that write and for indices out of range apply here too.
 """
 
 from __future__ import annotations
@@ -35,10 +35,13 @@ from flambeau.ops.work import selection_work
 
 
 def _grid(index: Array, size: int, dim: int) -> tuple[Any, ...]:
-    """Return the elements that `index` selects along `dim`, and the position of each along the other dimensions.
+    """Return the positions that `index` selects along `dim`, and the position of each element along the other
+    dimensions.
 
-    Those are slices where the index is a vector that was expanded: whole lines move then. Raises RuntimeError if
-    the index is out of range.
+    If the index is an expanded vector, the other positions are slices, so that whole rows are copied.
+
+    Raises:
+        RuntimeError: If the index is out of range.
     """
     others = [slice(n) for n in index.shape]
     strides = [step for d, step in enumerate(index.strides) if d != dim and index.shape[d] > 1]
@@ -110,7 +113,7 @@ def _identity(how: str, kind: Any) -> Any:
 
 
 def _check_grid(index: Meta, x: Meta, dim: int, name: str, other: str, apart: bool = True) -> None:
-    """Check that `index` is not larger than `x` in any dimension, except `dim` if `apart`."""
+    """Check that `index` is not larger than `x` in any dimension, except in `dim` if `apart` is True."""
     if max(index.ndim, 1) != max(x.ndim, 1):
         raise RuntimeError(f"Index tensor must have the same number of dimensions as {other} tensor")
     for d, (n, limit) in enumerate(zip(index.shape or (1,), x.shape or (1,), strict=True)):
@@ -313,7 +316,7 @@ def _to_source(grad: Any, meta: Any) -> Any:
 
 
 def _scatter(name: str, how: str, derivative: Derivative, autocast: AutocastRule = UNCHANGED) -> Op:
-    """Return an operator of the scatter family. The functions differ in `how` and in what they save."""
+    """Return an operator of the scatter family with the reduction `how`."""
     return define(
         Op(
             name, _scatter_rule, _SCATTER, DTYPES, _scatter_samples(how),
@@ -367,7 +370,7 @@ def _flat_places(index: Array, count: int) -> Array:
 
 
 def _flat_of(launch: Launch) -> Callable[[Sequence[Array]], Any]:
-    """Return the flat indices into the first input that a launch's second input holds."""
+    """Return the indices of a launch's second input as flat indices into its first input."""
     x = tensor_at(launch, 0)
 
     def places(indices: Sequence[Array]) -> Any:

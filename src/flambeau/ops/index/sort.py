@@ -37,7 +37,7 @@ NUMBERS = tuple(d for d in REALS if d is not bool_)
 
 
 def stable_order(x: Array, axis: int, descending: bool) -> Array:
-    """Return places of the elements in sorted order; equal ones in the order they stand in."""
+    """Return the positions of the elements in sorted order. Equal elements keep their order."""
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
     reverse = np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
@@ -145,8 +145,10 @@ topk = define(
 
 
 def _unique_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Infer the results. Params: dim or None, consecutive, whether inverse and counts are wanted: else they are
-    empty. Outputs: values (as many as could be), inverse, counts, and how many there are.
+    """Infer the results of unique.
+
+    Params: dim or None, consecutive, whether to compute inverse and counts, which are empty otherwise. Outputs: values
+    (with the largest possible size), inverse, counts, and the number of values.
     """
     x = operands[0]
     assert isinstance(x, Meta)
@@ -278,7 +280,7 @@ def _searchsorted_host(launch: Launch) -> Body:
 
 
 def _bisect_rows(boundaries: Array, values: Array, right: bool) -> Array:
-    """Return the position of every value in its own row, by bisection of all rows together."""
+    """Return the position of every value in its row of `boundaries`, by bisection of all rows at the same time."""
     low = np.zeros(values.shape, np.int64)
     high = np.full(values.shape, boundaries.shape[-1])
     for _ in range(boundaries.shape[-1].bit_length()):

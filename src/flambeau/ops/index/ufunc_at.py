@@ -1,11 +1,10 @@
 """`fold_at`: a faster `ufunc.at` for indices whose structure allows it.
 
 # Note [How repeated places add up]
-Very long rows go one by one, where they lie. Long ones go alternately: the first occurrences of all places at
-once, then
-the second ones, and so on; what few places have left of many is then reduced place by place. So each place sees its
-values in the order in which they stand, bit for bit as `ufunc.at` would have it. Single elements go to the flat array,
-for which NumPy has a fast loop, and so do those of few or short rows.
+Very long rows are added one by one, in place. Long rows are added in rounds: the first occurrence of every target, then
+the second ones, and so on; when few of many targets are left, each is reduced separately. Each target therefore
+receives its values in the order of the indices, and the result is bitwise equal to that of `ufunc.at`. Single elements
+and few or short rows go to the flat array, for which NumPy has a fast loop.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def _by_turns(ufunc: np.ufunc, rows: Array, places: Array, given: Array) -> None
 
 
 def _runs(ordered: Array) -> tuple[Array, Array]:
-    """Return where equal values begin and how many there are, the most frequent first."""
+    """Return the starts and lengths of runs of equal values, the longest run first."""
     changes = np.ones(len(ordered), bool)
     changes[1:] = ordered[1:] != ordered[:-1]
     firsts = np.flatnonzero(changes)

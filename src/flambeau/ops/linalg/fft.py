@@ -1,8 +1,8 @@
-"""Discrete Fourier transforms: complex to complex, real to half a spectrum, half a spectrum to real.
+"""Discrete Fourier transforms: complex to complex, real to half spectrum, half spectrum to real.
 
-Each transforms any dims of any strides in one call. What `torch.fft` offers besides (sizes, names of the
-scalings, Hermitian inputs) is argument normalizing in `tensor/functions/fft.py`. On CUDA devices an executable is
-a plan of the device's bounded cache, as cuFFT's (`Op.planned`).
+Each transforms any dims of any strides in one call. `tensor/functions/fft.py` handles the other arguments of
+`torch.fft` (sizes, names of normalizations, Hermitian inputs). On CUDA devices an executable is a plan in the device's
+bounded cache, like cuFFT's (`Op.planned`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BACKWARD = {NONE: "forward", ROOT: "ortho", WHOLE: "backward"}
 
 
 def is_supported(kind: dtype, on_cpu: bool) -> bool:
-    """Return True if transforms take this dtype; half precision is the GPUs' alone."""
+    """Return True if transforms support this dtype; half precision is supported on GPUs only."""
     narrow = kind is float16 or kind is complex32
     return kind in (float32, float64, complex64, complex128) or (narrow and not on_cpu)
 
@@ -49,7 +49,7 @@ def _check(x: Meta, sizes: Sequence[int]) -> None:
 
 
 def _points(launch: Launch) -> list[int]:
-    """Return the number of points of each transformed dim, of the larger side if one holds half a spectrum."""
+    """Return the number of points of each transformed dim: of the full signal if one side is a half spectrum."""
     (x,) = launch.inputs
     assert isinstance(x, Meta)
     return [max(x.shape[d], launch.outputs[0].shape[d]) for d in launch.params[0]]

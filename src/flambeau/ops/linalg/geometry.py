@@ -168,7 +168,7 @@ def _cdist_back_host(launch: Launch) -> Body:
 
 
 def slopes_of(grad: Array, away: Array, lengths: Array, p: float) -> tuple[Array, Array]:
-    """Return what each distance, and each of its differences, gives of the gradient: their product. 0 at equal rows."""
+    """Return the product of the gradient with the derivative of each distance by each difference; 0 for equal rows."""
     if p == 0:
         return grad, np.zeros_like(away)
     if p == 1:

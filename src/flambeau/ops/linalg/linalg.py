@@ -1,13 +1,13 @@
 """Linear algebra of batches of matrices: factorizations, solvers, eigenvalues.
 
-Each record is one LAPACK-like routine over every matrix of a batch. Where a matrix can have no answer (it is
-singular, an iteration does not end), the last output is `info`, one int32 per matrix, as in LAPACK: 0 is success. The
-result of such a matrix is NaN, and the other matrices' results stand. `tensor/functions/linalg.py` turns infos into
+Each operator is one LAPACK-like routine for every matrix of a batch. If a matrix may have no result (it is singular, or
+an iteration does not converge), the last output is `info`, one int32 per matrix, as in LAPACK: 0 is success. The result
+of such a matrix is NaN; the results of the other matrices are valid. `tensor/functions/linalg.py` turns infos into
 errors.
 
 # Note [Batches of matrices]
-NumPy's routines take batches at once, in double precision whatever the dtype, and refuse all of a batch for one
-matrix. So a body asks for all at once, and only after a refusal for one matrix after the other.
+NumPy's routines process a batch in double precision, and refuse all of it because of one matrix. A reference
+implementation therefore passes the whole batch, and only after a refusal one matrix at a time.
 """
 
 from __future__ import annotations
@@ -176,7 +176,11 @@ def _plain(run: Run) -> Callable[[Launch], Body]:
 
 
 def _with_info(run: Run, code: Callable[[Array], int]) -> Callable[[Launch], Body]:
-    """Return a reference implementation of a routine that may refuse a matrix and then returns the info `code`."""
+    """Return a reference implementation of a routine that may fail for a matrix, with `info` as its last output.
+
+    Args:
+        code: The value of `info` for a failure.
+    """
 
     def host(launch: Launch) -> Body:
         params = launch.params
@@ -549,8 +553,10 @@ note(lu_rows, "linalg.lu")
 
 
 def _triangular_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Return a and B of AX = B. Params: whether A is upper triangular, whether its diagonal is ones (and not read);
-    and that the result lies in memory row by row, for callers that transpose it.
+    """Return a and B of AX = B.
+
+    Params: whether A is upper triangular, whether its diagonal is ones (and not read), whether the result is row-major
+    because the caller transposes it.
     """
     a, b = pair_of(operands)
     name = "linalg.solve_triangular"

@@ -1,14 +1,14 @@
-"""Formulas of linear algebra's derivatives: see Note [Derivatives]. Tensors are seen as objects with methods.
+"""Formulas of linear algebra's derivatives; see Note [Derivatives].
 
 Sources: M. Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
 differentiation" (2008); S. Walter and others, "Algorithmic differentiation of linear algebra functions" (2012);
 M. Seeger and others, "Auto-differentiating linear algebra" (2017); G. Golub and V. Pereyra, "The differentiation
-of pseudo-inverses" (1973). Complex ones follow from the real ones with adjoints for transposes.
+of pseudo-inverses" (1973). Complex formulas are the real ones with adjoints in place of transposes.
 
 # Note [Gauge]
-Singular vectors and eigenvectors are unique up to a sign, complex ones up to a phase. A derivative exists where the
-loss does not depend on that; where it does on a phase, the formulas raise, as PyTorch's do. Where values are equal
-the vectors' derivatives are infinite or NaN; the values' derivatives stand.
+Singular vectors and eigenvectors are unique only up to a sign, complex ones up to a phase. A derivative exists if the
+loss does not depend on that. If it depends on a phase, the formulas raise, as PyTorch's do. If singular values or
+eigenvalues are equal, derivatives of their vectors are infinite or NaN; derivatives of the values are valid.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _identities(diagonal: Any, n: int) -> Any:
 
 
 def _triangular(call: Call, a: Any, b: Any, upper: bool, ones: bool = False) -> Any:
-    """Return X of AX = B; the other triangle of A is not read, nor is a diagonal of ones."""
+    """Return X of AX = B. The other triangle of A is not read, nor is its diagonal if it is ones."""
     return call(table["linalg_solve_triangular"], (a, b), (upper, ones))
 
 
@@ -52,7 +52,7 @@ def _by_rows(x: Any, rows: Any) -> Any:
 
 
 def _to_rows(x: Any, rows: Any) -> Any:
-    """Return row i of `x` as row `rows[i]`."""
+    """Return a matrix whose row `rows[i]` is row i of `x`."""
     return x.new_zeros(x.meta.shape).scatter_(-2, rows.unsqueeze(-1).expand(x.meta.shape), x)
 
 
@@ -267,7 +267,7 @@ def _is_near_zero(x: Any) -> bool:
 
 
 def svd(given: Sequence[Any], outs: Sequence[Any]) -> Any:
-    """Return the gradient of svd. Only as many vectors count as there are singular values: the others are arbitrary."""
+    """Return the gradient of svd. Vectors without a singular value are arbitrary, so their gradients are ignored."""
     of_u, of_s, of_vh, _ = given
     u, s, vh, _ = outs
     k = s.meta.shape[-1]
@@ -296,7 +296,7 @@ def values_back(grad: Any, u: Any, vh: Any) -> Any:
 
 
 def _inner(u: Any, s: Any, vh: Any, of_u: Any, of_vh: Any) -> Any:
-    """Return the gradient of U^H dA V that the vectors give."""
+    """Return the part of U^H dA V that is due to the gradients of the vectors."""
     left = None if of_u is None else _skew(u.mH @ of_u)
     right = None if of_vh is None else _skew(vh @ of_vh.mH)
     _check_phases(left, right)
@@ -401,7 +401,7 @@ def pseudo_inverse(grad: Any, a: Any, out: Any) -> Any:
 def lstsq(
     grad: Any, a: Any, b: Any, out: Any, params: tuple[Any, ...], call: Call, needs: Sequence[bool]
 ) -> tuple[Any, Any]:
-    """Return the gradients of X = P B with the pseudo-inverse P of A, whose products solve least squares problems."""
+    """Return the gradients of X = P B, where P is the pseudo-inverse of A."""
 
     def solve(a: Any, b: Any) -> Any:
         return call(table["linalg_lstsq"], (a, b), params)[0]

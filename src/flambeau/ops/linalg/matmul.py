@@ -1,10 +1,10 @@
-"""Matrix products: one batched product of any strides, alone and added to a tensor.
+"""Matrix products: one batched product of any strides, with or without adding a tensor.
 
 # Note [TF32]
-On GPUs of compute capability 8.0 or newer a float32 product may use TensorFloat-32: the inputs keep the
-exponent of float32 and 10 bits of mantissa, rounded to nearest with ties away from zero; products accumulate
-in float32. The flag travels in the launch's params and the capability in the launch, so that the host body
-of a virtual A100 rounds and that of a V100 or of the CPU does not.
+On GPUs of compute capability 8.0 or newer a float32 product may use TensorFloat-32: inputs have the exponent of float32
+and 10 bits of mantissa, rounded to nearest with ties away from zero; products accumulate in float32. The flag is in the
+launch's params and the capability in the launch, so the reference implementation rounds on a virtual A100 and does not
+on a V100 or the CPU.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def c_name(kind: dtype) -> str:
 
 
 def round_to_tf32(x: Array) -> Array:
-    """Round float32 to 10 bits of mantissa, to nearest, ties away from zero. Infinities and NaNs stay."""
+    """Round float32 to 10 bits of mantissa, to nearest, ties away from zero. Infinities and NaNs are unchanged."""
     x = np.ascontiguousarray(x)
     bits = x.view(np.uint32) + np.uint32(0x1000)
     bits &= np.uint32(0xFFFFE000)
@@ -162,7 +162,9 @@ def round_to_tf32(x: Array) -> Array:
 
 
 def uses_tf32(launch: Launch) -> bool:
-    """Return True if a launch whose last param is its flag rounds to TF32: float32, on GPUs that have it."""
+    """Return True if a launch rounds to TF32: its last param, the flag, is set, the dtype is float32 and the GPU has
+    TF32.
+    """
     allowed = launch.params[-1]
     modern = launch.capability is not None and launch.capability >= TF32_SINCE
     return bool(allowed and modern and launch.outputs[0].dtype is float32)
@@ -174,7 +176,7 @@ def product_rate(launch: Launch) -> str:
 
 
 def _product(launch: Launch, source: dtype) -> Callable[[Array, Array], Array]:
-    """Return a function of two arrays that computes the product in the given dtype."""
+    """Return a function that computes the product of two arrays in the dtype of the launch."""
     if uses_tf32(launch):
         return lambda a, b: np.matmul(round_to_tf32(a), round_to_tf32(b))
     if wide(source) is source:
@@ -259,7 +261,9 @@ def _right_back(grad: Any, a: Any, metas: Sequence[Any]) -> Any:
 
 
 def _is_column_major(x: Meta) -> bool:
-    """Return True if a matrix is column-major, like a layer's transposed weight; its gradient then is, too."""
+    """Return True if a matrix is column-major, like a layer's transposed weight. Its gradient then is column-major,
+    too.
+    """
     return x.ndim == 2 and x.strides[0] == 1 and x.strides[1] >= x.shape[0] > 1
 
 
@@ -294,7 +298,7 @@ def _product_device(a: Meta, b: Meta) -> device:
 
 
 def _sum_device(added: Meta, a: Meta, b: Meta) -> device:
-    """Return the device of all three, with errors as `_product_device`."""
+    """Return the common device of three tensors, with errors as in `_product_device`."""
     routine, *names = (
         ("addmv", "mat", "vec") if b.ndim == 1
         else ("baddbmm", "batch1", "batch2") if b.ndim > 2

@@ -1,4 +1,4 @@
-"""The product of a sparse matrix, given by rows, and a strided one."""
+"""The product of a sparse matrix in CSR format and a strided one."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Infer the results. Operands: begins of rows (rows + 1), columns and values of the elements (nnz), a strided
-    matrix.
-    """
+    """Infer the result. Operands: row starts (rows + 1), columns and values of the elements (nnz), a strided matrix."""
     starts, columns, values, dense = operands
     assert isinstance(starts, Meta) and isinstance(columns, Meta)
     assert isinstance(values, Meta) and isinstance(dense, Meta)
@@ -37,7 +35,7 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
 
 
 def _require_inside(starts: Array, columns: Array, width: int) -> None:
-    """Raise IndexError where the rows or the columns of a sparse matrix lie outside of it."""
+    """Raise IndexError if a row start or column index of a sparse matrix is out of range."""
     steps = np.diff(starts)
     if starts[0] != 0 or starts[-1] != columns.size or (steps.size and steps.min() < 0):
         raise IndexError("crow_indices must begin with 0, never fall, and end with the number of values")

@@ -1,12 +1,13 @@
-"""The foreach family: elements at one position of several lists of tensors give one element of each result.
+"""The foreach family: elementwise operators over lists of tensors.
 
-A record takes lists of tensors, all lists of one length, and computes the m-th result from the lists' m-th
-tensors, for all m in one launch. That is how an optimizer updates every parameter with its states.
+An operator takes lists of equal length and computes the m-th result from the lists' m-th tensors, for all m in one
+launch. An optimizer updates every parameter with its states in this way.
 
 # Note [One formula, three readings]
-The arithmetic is a formula: a function of values with operators. Given arrays it is the host body; given names
-it writes down C++ statements (`trace_formula`), the CUDA form; given tensors it is an ordinary differentiable program
-(`optim`). Values that are not tensors are Python floats, or doubles in C++, until they meet a tensor's element.
+The arithmetic is a formula: a function of values with operators. Called with arrays it is the reference implementation;
+called with names it generates C++ statements (`trace_formula`) for the CUDA implementation; called with tensors it is
+an ordinary differentiable program (`optim`). Values that are not tensors are Python floats, or doubles in C++, until
+they are combined with a tensor's element.
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ Formula = Callable[[Any, Any, Sequence[Any], Sequence[Any]], Sequence[Any]]
 
 
 class Foreach(Op):
-    """A record over lists. Its operands are list after list, then scalars; its params (tensors per list, options).
+    """An operator over lists. Its operands are all tensors, list by list, then scalars; its params are (tensors per
+    list,
+    options).
 
-    changed: for options, the lists whose new values are the outputs. flag: the last list is a single number that
-    becomes 1 where the formula's last result is true of an element, and that changes too.
+    Attributes:
+        changed: Function of the options that returns the lists whose new values are the outputs.
+        flag: True if the last list is a single number, which becomes 1 if the formula's last result is true for any
+            element.
     """
 
     formula: Formula = lambda functions, options, x, s: ()
@@ -54,10 +59,13 @@ def foreach(
     flag: bool = False,
     positive: Callable[[Any], tuple[int, ...]] = lambda options: (),
 ) -> Foreach:
-    """Define a record over lists.
+    """Define an operator over lists.
 
-    lists: how many lists the options take. scalars, positive: of the samples, the scalars and the lists that hold no
-    negative number. options: those that are sampled.
+    Args:
+        lists: Function of the options that returns the number of lists.
+        scalars: Sample scalars.
+        positive: Lists without negative numbers in samples.
+        options: Sample options.
     """
 
     def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:

@@ -1,7 +1,7 @@
-"""The element updates of optimizers: one operator over lists of tensors for each optimizer.
+"""The elementwise updates of optimizers: one operator over lists of tensors for each optimizer.
 
-Lists are parameters, gradients, then states; all but the gradients change. Scalars are what a step of a parameter
-group gives: rates, decays, corrections of bias. The formulas are the papers', as PyTorch has them. See Note [One
+The lists are parameters, gradients, then states; all except the gradients are changed. Scalars are the values of one
+step of a parameter group: learning rates, weight decay, bias corrections. Formulas are PyTorch's. See Note [One
 formula, three readings].
 """
 

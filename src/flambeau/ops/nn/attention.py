@@ -1,12 +1,12 @@
-"""scaled_dot_product_attention: softmax(query @ key^T * scale + mask) @ value, one kernel.
+"""scaled_dot_product_attention: softmax(query @ key^T * scale + mask) @ value, in one kernel.
 
-Inputs query (..., L, E), key (..., S, E), value (..., S, Ev), of broadcast batches; a mask that broadcasts to
-(..., L, S) is optional: of bool (True takes part) or added. params: (is_causal, scale, the flag of TF32).
-A query with nothing to look at gives zeros. Half precision computes in float32; TF32 rounds the operands of both
+Inputs: query (..., L, E), key (..., S, E), value (..., S, Ev), whose batches broadcast, and optionally a mask that
+broadcasts to (..., L, S): bool (True takes part) or a tensor that is added. Params: (is_causal, scale, the TF32 flag).
+A query without any unmasked key gives zeros. Half precision computes in float32; TF32 rounds the operands of both
 products, see Note [TF32].
 
-The second output is the logarithm of each query's sum of exponentials (..., L), -inf for a query with nothing to look
-at. The gradient reads it and need not search the greatest score again.
+The second output is the logarithm of each query's sum of exponentials (..., L), -inf for a query without a key. The
+gradient reads it instead of computing it again.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _host(launch: Launch) -> Body:
 
 
 def factor_conversions(launch: Launch) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
-    """Return the functions that convert inputs and weights to what the products compute in."""
+    """Return the functions that convert inputs and weights to the dtypes in which the products are computed."""
     kind = launch.outputs[0].dtype
     return (round_to_tf32, round_to_tf32) if uses_tf32(launch) else (to_computing(kind, kind), np.asarray)
 

@@ -1,9 +1,8 @@
 """The gradient of scaled_dot_product_attention.
 
-Inputs grad, query, key, value, both outputs of the operator, and a mask or none. params: (is_causal, scale, whether the
-mask's gradient is wanted, the flag of TF32). The weights are computed again: they are larger than all that is saved
-for them. The operator's outputs say nothing that the other inputs do not; they spare kernels a pass over the keys.
-Results have the batch that the inputs broadcast to.
+Inputs: grad, query, key, value, both outputs of the operator, and optionally a mask. Params: (is_causal, scale, whether
+to compute the mask's gradient, the TF32 flag). The weights are recomputed, because they are larger than all saved
+tensors. The operator's outputs are redundant but save kernels a pass over the keys. Results have the broadcast batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Convolution, its transpose and their gradients in any number of dimensions, and the columns they are made of.
+"""Convolution, its transpose and their gradients in any number of dimensions, and unfold and fold.
 
-The reference implementations add up one tap of the kernel after the other. The gradient of either convolution by its
-input is the other with the same weight. TF32 rounds both factors, see Note [TF32].
+The reference implementations add one tap of the kernel after the other. The input gradient of a convolution is the
+transposed convolution with the same weight, and vice versa. TF32 rounds both factors, see Note [TF32].
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """ctc_loss: minus the log-probability of each target under all its alignments.
 
-Inputs log_probs (T, N, C), targets (N, S) or all one after the other (sum of lengths), input lengths (N), target
-lengths (N); params (blank, whether an infinite loss has the gradient zero). The recursions go through time,
-forward and, for the gradient, backward, over all samples and states together.
+Inputs: log_probs (T, N, C), targets (N, S) or concatenated, input lengths (N), target lengths (N). Params: (blank,
+whether an infinite loss has the gradient zero). The recursions process one time step at a time, forward and, for the
+gradient, backward, for all samples and states together.
 
-The gradient is PyTorch's: it takes the probabilities of each time to sum to 1, and is one of the scores before
-log_softmax.
+The gradient is PyTorch's: it assumes that the probabilities of each time step sum to 1, and is the gradient by the
+scores before log_softmax.
 """
 
 from __future__ import annotations

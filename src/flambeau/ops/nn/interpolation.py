@@ -1,9 +1,9 @@
 """Interpolation to another size, and its gradient.
 
 # Note [How an interpolation computes]
-Each spatial dimension is resampled by itself: a place of the result is a weighted sum of a few places of the
-input (the taps), whose indices and weights depend on the size alone. So every mode is a table of taps for
-each dimension, and one loop over taps does them all. The gradient adds up along the same tables.
+Each spatial dimension is resampled separately. An element of the result is a weighted sum of a few elements of the
+input (the taps), whose indices and weights depend only on the sizes. Each mode is therefore a table of taps for each
+dimension, and one loop over taps implements all modes. The gradient uses the same tables.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ Params = tuple[Any, ...]
 
 
 class Resampling(NamedTuple):
-    """The parameters of an interpolation. `mode`: nearest, nearest-exact, linear or cubic; `scales`: given factors
-    or None.
+    """The parameters of an interpolation.
+
+    Attributes:
+        mode: nearest, nearest-exact, linear or cubic.
+        scales: The scale factors of the call, or None.
     """
 
     mode: str
@@ -146,7 +149,7 @@ def cubic_slopes(t: Array, a: float = -0.75) -> Array:
 
 
 def _antialias_taps(mode: str, n: int, at: Array, ratio: float, number: Any) -> tuple[Array, Array]:
-    """Return a table whose triangle or cubic is as wide as the step, with weights normalized to sum 1."""
+    """Return a table of taps whose filter is as wide as the sampling step, with weights normalized to sum 1."""
     reach = (1.0 if mode == "linear" else 2.0) * max(ratio, 1.0)
     step = 1.0 / max(ratio, 1.0)
     centre = ratio * (at.astype(np.float64) + 0.5)

@@ -1,6 +1,6 @@
-"""Losses that are one kernel: elementwise ones, the likelihood of a class, margins over classes.
+"""Losses that are one kernel: elementwise losses, negative log likelihood, margins over classes.
 
-Their means and sums are separate reductions; nll_loss alone divides by a weight that it computes.
+Their means and sums are separate reductions; only nll_loss divides by a weight that its kernel computes.
 """
 
 from __future__ import annotations
@@ -160,9 +160,7 @@ def _nll_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
 
 
 def _misfit(x: Meta, target: Meta, expected: tuple[int, ...]) -> Exception:
-    """Return PyTorch's error text for a target whose shape is not `expected`, which depends on the input's
-    dimensions.
-    """
+    """Return PyTorch's error text for a target of the wrong shape, which depends on the input's dimensions."""
     if x.ndim not in (1, 2, 4):
         return RuntimeError(f"Expected target size {list(expected)}, got {list(target.shape)}")
     if x.ndim == 4 and target.ndim != 3:

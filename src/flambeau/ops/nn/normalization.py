@@ -1,7 +1,7 @@
-"""Normalization: each group of elements less its mean, over its standard deviation, then scaled and shifted.
+"""Normalization: subtract the mean of each group of elements, divide by its standard deviation, scale and shift.
 
-One kernel each. Weight and bias are optional inputs after x; params say which are there. Means and variances
-are computed in two passes in float32 (float64 for float64), by pairwise sums.
+Each is one kernel. Weight and bias are optional inputs after x; params tell which are present. Means and variances are
+computed in two passes in float32 (float64 for float64), by pairwise sums.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _divide_by_root(rows: Array, eps: float) -> Array:
 
 
 def scale_and_shift(x: Array, more: Sequence[Array], given: Sequence[bool], shape: Sequence[int]) -> Array:
-    """Return x times the weight plus the bias, if they are given."""
+    """Return x times the weight plus the bias; `more` has those that are present."""
     at = 0
     if given[0]:
         x = x * more[at].astype(x.dtype).reshape(shape)

@@ -1,12 +1,12 @@
 """The gradients of normalization: one operator for each grouping of elements, one formula for all.
 
-Inputs grad, x and the weight if there is one; results the gradients of x, and of weight and bias where they are
-given. Mean and standard deviation are computed again, which costs less than keeping them, but of batches: a few
-numbers, for which all of x is read. See Note [Moments of batches].
+Inputs: grad, x and the weight if there is one. Results: gradients of x, and of weight and bias if present. Mean and
+standard deviation are recomputed, which costs less than saving them; only batch norm saves them, because they are few
+numbers that need all of x. See Note [Moments of batches].
 
 # Note [How x is seen]
-As a shape in which the elements that are normalized together are those along some dimensions, and each has the weight
-of its place along others: layers (..., *normalized), groups (N, G, C / G, ...), batches (N, C, ...).
+x is viewed in a shape in which the elements that are normalized together lie along some dimensions, and the weight
+along others: layers (..., *normalized), groups (N, G, C / G, ...), batches (N, C, ...).
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def as_input_on_cpus(grad: Meta, x: Meta) -> Strides:
 
 
 def as_products(grad: Meta, x: Meta) -> Strides:
-    """Return the strides of PyTorch's gradient, composed of products. On GPUs, channels last stays if both operands
-    have it.
+    """Return the strides that PyTorch's gradient has as a composition of products: on GPUs channels last if both
+    operands are.
     """
     if x.device.type != "cuda":
         return result_strides(x.shape, grad.strides, x.strides)

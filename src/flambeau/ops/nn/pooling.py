@@ -1,7 +1,7 @@
-"""Pooling: the maximum of windows (with its index) or their mean; adaptive windows; unpooling.
+"""Pooling: the maximum (with its index) or the mean of windows; adaptive windows; unpooling.
 
-Inputs are (N, C, spatial ...). Maxima go through the taps of the window, as PyTorch's comparisons do: a NaN wins,
-the first of equals stays. Means are sums along one dimension after the other.
+Inputs are (N, C, spatial ...). The maximum compares elements in PyTorch's order: a NaN wins, and the first of equal
+elements. Means are sums along one dimension after the other.
 """
 
 from __future__ import annotations
@@ -95,8 +95,9 @@ def _max_host(launch: Launch) -> Body:
 
 
 def places_along(how: Windows, size: Ints, count: Ints) -> list[Array]:
-    """Return, for each dimension, the position of each element of each window, (kernel, count); may lie in the
-    padding.
+    """Return, for each dimension, the position of each element of each window, (kernel, count).
+
+    Positions may be in the padding.
     """
     ends = zip(count, how.kernel, how.stride, how.padding, how.dilation, strict=True)
     return [np.arange(k)[:, None] * d + np.arange(m) * s - p for m, k, s, p, d in ends]

@@ -1,7 +1,7 @@
-"""The gradients of pooling: that of a maximum goes to its element, that of a mean is shared among the window.
+"""The gradients of pooling: a maximum's gradient goes to its element, a mean's is divided among the window.
 
-Each gives the gradient by the pooling's input, (N, C, *size), from that by its result. A place that several
-windows chose or hold gets their sum, in the order of the windows.
+Each operator returns the gradient by the pooling's input, (N, C, *size). An element of several windows gets the sum of
+their gradients, in the order of the windows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Recurrent cells after their products: gates and states to the next states, and back. One kernel each.
+"""Recurrent cells after their matrix products: gates and states to the next states, and their gradients, in one kernel.
 
-Gates (B, 4H) or (B, 3H) come before their activations, in PyTorch's order: input, forget, cell, output of an LSTM;
-reset, update, new of a GRU, whose share of the input and of the state are apart. The way back computes the activations
-again from the gates: that is cheaper than keeping them. `recurrent_mm` and `recurrent_addmm` are the products of a
-recurrent layer: TF32 where cuDNN's flag allows it, see Note [TF32].
+Gates (B, 4H) or (B, 3H) are values before their activations, in PyTorch's order: input, forget, cell, output of an
+LSTM; reset, update, new of a GRU, with separate parts for input and state. Backward recomputes the activations from the
+gates, which is cheaper than saving them. `recurrent_mm` and `recurrent_addmm` are the products of a recurrent layer:
+they use TF32 if cuDNN's flag allows it, see Note [TF32].
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ gru_cell_backward = _cell(
 
 
 def _two_dims(rule: Rule, first: int) -> Rule:
-    """Return the inference of a product of matrices, which begin at position `first`."""
+    """Return the inference rule of a matrix product whose first matrix is the operand at position `first`."""
 
     def of_matrices(operands: Sequence[Operand], params: Params) -> Signature:
         for x in operands[first : first + 2]:

@@ -112,10 +112,10 @@ class Field:
     def combine_taps(
         self, of: Array, taps: Sequence[Sequence[Tap]]
     ) -> Iterator[tuple[Array, tuple[Tap, ...]]]:
-        """Return, for each combination of taps, the flat index of its element in a plane (-1: outside) and its
-        weight.
+        """Yield, for each combination of taps, the flat index of its element in a plane (-1: outside) and its taps.
 
-        `of`: which of the batch each place reads.
+        Args:
+            of: Index of the sample that each position reads.
         """
         steps = [math.prod(self.size[d + 1 :]) for d in range(len(self.size))]
         first = of * math.prod(self.size)
@@ -137,7 +137,7 @@ class Field:
         return total
 
     def nearest(self, of: Array, taps: Sequence[Sequence[Tap]]) -> Array:
-        """Return the elements for one tap, whose weight is 1."""
+        """Return the element at each position for modes with a single tap of weight 1."""
         ((flat, _),) = self.combine_taps(of, taps)
         return self.planes.take(flat, 1)
 
@@ -146,7 +146,9 @@ _OUTSIDE = -(1 << 60)  # so negative that no offset of other dimensions makes it
 
 
 def _to_offsets(tap: Tap, n: int, step: int) -> Tap:
-    """Return a tap whose index is its element's offset, for a dimension of n elements with stride `step`."""
+    """Return a tap whose index is multiplied by `step`, the stride of a dimension of n elements; -1 if it is
+    outside.
+    """
     at = tap.at.astype(np.int64) * step
     np.copyto(at, _OUTSIDE, where=(tap.at < 0) | (tap.at > n - 1))
     return tap._replace(at=at)
@@ -181,9 +183,7 @@ def _reflect(at: Array, low: float, span: float) -> Array:
 
 
 def _taps(mode: str, places: list[Array], size: Sequence[int], padding: str, align: bool) -> list[list[Tap]]:
-    """Return the taps of positions along each dimension. Padding applies to bicubic taps singly, to others by
-    position.
-    """
+    """Return the taps of positions along each dimension. Bicubic mode pads each tap, other modes pad positions."""
     found = []
     for at, n in zip(places, size, strict=True):
         if padding == "zeros":

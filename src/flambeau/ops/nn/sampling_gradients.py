@@ -1,8 +1,8 @@
-"""The derivative of grid_sample's gradient: a formula of Note [Derivatives] over the taps that each place reads.
+"""The derivative of grid_sample's gradient, as a formula of Note [Derivatives] over the taps of each position.
 
-What is read at a place is the sum over its taps of weight * x[tap]; the gradient takes weights by x and slopes, the
-weights' derivatives by the place, by the grid. So its own derivative takes slopes by x and bends, the second ones, by
-the grid.
+grid_sample is the sum over taps of weight * x[tap]. Its gradient uses the weights for x, and their first derivatives by
+the position for the grid. The derivative of that gradient uses the first derivatives for x, and the second derivatives
+for the grid.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Sliding windows over the trailing (spatial) axes of an array: what convolutions and poolings share.
+"""Sliding windows over the trailing (spatial) axes of an array, for convolutions and pooling.
 
-A loop over the taps of a window is not one over elements: each step works on whole arrays.
+Code loops over the taps of a window, not over elements, so each step processes whole arrays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Windows(NamedTuple):
     ceil: bool = False
 
     def size(self, size: Sequence[int]) -> Ints:
-        """Return the spatial size of the result. With `ceil`, a last window may extend over the end if it begins
+        """Return the spatial size of the result. With `ceil`, a last window may extend beyond the end if it begins
         inside.
         """
         out = []
@@ -37,12 +37,12 @@ class Windows(NamedTuple):
         return tuple(out)
 
     def reaching(self, size: Sequence[int]) -> Windows:
-        """Return the windows without those ends of the kernel that lie beyond the input in every window."""
+        """Return the windows without the kernel's borders that are outside of the input in every window."""
         ends = zip(size, self.kernel, self.padding, self.dilation, strict=True)
         return self._replace(kernel=tuple([min(k, -(-(n + p) // d)) for n, k, p, d in ends]))
 
     def pads(self, size: Sequence[int], count: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the padding of the input with which every window lies inside."""
+        """Return the padding of the input that puts every window inside."""
         ends = zip(size, count, self.kernel, self.stride, self.padding, self.dilation, strict=True)
         return [(p, max(0, (m - 1) * s + d * (k - 1) + 1 - p - n)) for n, m, k, s, p, d in ends]
 
@@ -91,7 +91,7 @@ def spread(columns: Array, kernel: Ints, stride: Ints, dilation: Ints, pads: Pai
 
 
 def divisors(how: Windows, size: Sequence[int], count: Sequence[int], include: bool) -> Array:
-    """Return the divisor of each window: its number of elements, with those of the padding if `include`."""
+    """Return the divisor of each window: its number of elements, including padding if `include` is True."""
     out = np.ones((1,) * len(size))
     for axis, (n, m, k, s, p) in enumerate(
         zip(size, count, how.kernel, how.stride, how.padding, strict=True)

@@ -46,7 +46,7 @@ WIDE = {float16: float32, bfloat16: float32, complex32: complex64} | dict.fromke
 
 
 def wide(kind: dtype) -> dtype:
-    """Return the dtype that a body computes in for operands of `kind`."""
+    """Return the dtype in which a reference implementation computes for operands of `kind`."""
     return WIDE.get(kind, kind)
 
 

@@ -1,14 +1,14 @@
-"""Expressions of pointwise operators as one operator, which user kernels become.
+"""Expressions of pointwise operators as one operator, for user kernels.
 
-An expression is a graph of `Node`s: inputs, numbers, and pointwise records applied to nodes. A record brings its
-arithmetic for the host, its C++ text and its derivative, so an expression has all three: the host body runs the
-records' bodies in order, the CUDA form is their texts as one kernel, and the chain rule over their derivatives'
-formulas is an expression again.
+An expression is a graph of `Node`s: inputs, numbers, and pointwise operators applied to nodes. Each operator
+definition has host arithmetic, C++ text and a derivative, so an expression has all three: its reference implementation
+runs the operators' in order, its CUDA form is their texts as one kernel, and its derivative, by the chain rule, is an
+expression again.
 
 # Note [One dtype]
-Everything but truth values is computed in one dtype: that of the operands and numbers together, as PyTorch promotes
-them; a floating one if any function of the expression makes floats of integers. Half precision is computed in float32
-and rounded once, at the end.
+All values except truth values are computed in one dtype: the promoted dtype of operands and numbers, or a floating one
+if a function of the expression returns floats for integers. Half precision is computed in float32 and rounded once, at
+the end.
 """
 
 from __future__ import annotations
@@ -60,9 +60,11 @@ _OF_TRUTHS = {
 
 
 class Node:
-    """A part of an expression. `place` is its position in the text, for errors; `truth` whether it is a truth value.
+    """A part of an expression. It has the operators and methods of tensors that formulas of derivatives use.
 
-    It answers to what derivatives' formulas do with tensors: arithmetic, comparisons, records by name as methods.
+    Attributes:
+        place: Its position in the text, for errors.
+        truth: True if it is a truth value.
     """
 
     place = ""
@@ -212,7 +214,7 @@ RECORDS: dict[str, Pointwise] = {
 
 
 def _holds(record: Pointwise, args: Sequence[Node]) -> bool:
-    """Return True if what a record gives for these nodes is a truth value."""
+    """Return True if an operator returns a truth value for these nodes."""
     if record is logic.where:
         return args[1].truth and args[2].truth
     if record in _OF_TRUTHS:
@@ -253,10 +255,12 @@ def operator(
     floats: bool = True,
     promoting: slice = slice(None),
 ) -> Op:
-    """Return the record of expressions of `arity` operands, an output each. It is not in the table of operators.
+    """Return the operator of expressions of `arity` operands, with one output for each. It is not in the table of
+    operators.
 
-    floats: functions make floats of integers; else integers stay what they are, and such functions are refused.
-    promoting: the operands whose dtypes decide.
+    Args:
+        floats: Functions return floats for integers; otherwise integers stay integers and such functions are refused.
+        promoting: The operands whose dtypes determine the result's.
     """
     derivative = _derivative(name, roots, arity) if differentiable else MISSING
     records = [_single(name, root, roots, arity, derivative, floats, promoting) for root in roots]
@@ -403,7 +407,7 @@ class _Arithmetic:
         self._truth = root.truth
 
     def store(self, *operands: Any, out: Array | None = None) -> Any:
-        """Compute the result, in `out` if it is given. Numbers wrap like integers."""
+        """Compute the result, in `out` if it is not None. Numbers wrap like integers."""
         if out is None:
             shape = np.broadcast_shapes(*[np.shape(x) for x in operands])
             operands = tuple([np.broadcast_to(x, shape) if np.ndim(x) else x for x in operands])
@@ -558,7 +562,11 @@ class _Gradients:
 
 
 class _Bound:
-    """A formula for some inputs; see `_Gradients`. `names` are the values that it needs: see Note [Derivatives]."""
+    """The gradient formula of an expression for a set of inputs that require gradients.
+
+    Attributes:
+        names: The values that it needs: see Note [Derivatives].
+    """
 
     def __init__(self, of: _Gradients, slopes: dict[int, Node | Exception | None], count: int) -> None:
         self._of, self._slopes = of, slopes

@@ -1,9 +1,10 @@
-"""C++ functions of one element, as torch.cuda.jiterator takes them, read as graphs of nodes.
+"""A reader of C++ functions of one element, as torch.cuda.jiterator takes them, which returns graphs of nodes.
 
     template <typename T> T name(T x, T y) { const T z = sin(x); if (z > y) return z; return z * y + T(2); }
 
-Read are arithmetic, comparisons, logic, `?:`, functions of C's math library, variables, assignments, `if`, `return`,
-and calls of functions that stand before. What a GPU's compiler can do besides is refused by name.
+It reads arithmetic, comparisons, logic, `?:`, functions of C's math library, variables, assignments, `if`, `return`,
+and
+calls of functions that are defined earlier. Other syntax is refused by name.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ def functions_of(text: str) -> list[Function] | None:
 
 
 def _closing(text: str, at: int) -> int | None:
-    """Return the position at which the block that begins with a brace ends."""
+    """Return the position of the brace that closes the block which begins at `at`."""
     if at >= len(text) or text[at] != "{":
         return None
     depth = 0
@@ -216,12 +217,12 @@ def _tokens(text: str, start: int, end: int) -> tuple[_Token, ...]:
 
 
 def kernel_of(text: str, functions: list[Function], tensors: int, scalars: int) -> Op:
-    """Return the record of the last function, of so many tensors and scalars after them.
+    """Return the operator of the last function of a text, for `tensors` tensors followed by `scalars` scalars.
 
-    What is not read here is compiled as it is, and runs on real GPUs only.
+    Text that this reader does not understand is compiled unchanged, and runs on real GPUs only.
 
     Raises:
-        RuntimeError: If the function takes another number of them.
+        RuntimeError: If the function takes another number of arguments.
     """
     kernel = functions[-1]
     arity = len(kernel.parameters) - len(kernel.outputs)
@@ -236,7 +237,7 @@ def kernel_of(text: str, functions: list[Function], tensors: int, scalars: int) 
 
 
 def _compile_text(text: str, kernel: Function, arity: int, tensors: int, why: NotSupportedError) -> Op:
-    """Return the text itself for real GPUs. See Note [What a text may call]."""
+    """Return an operator that compiles the text itself, for real GPUs. See Note [What a text may call]."""
 
     def unread(launch: Launch) -> Any:
         raise why

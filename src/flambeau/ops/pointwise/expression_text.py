@@ -77,7 +77,11 @@ def read(text: str) -> Text:
 
 
 class _Reader:
-    """A reader of expressions. `inputs` are the operands so far; with parameters, no other names are allowed."""
+    """A reader of expressions.
+
+    Attributes:
+        inputs: The operands so far. If the parameters are declared, other names are refused.
+    """
 
     def __init__(self, source: str) -> None:
         self._lines = source.splitlines()

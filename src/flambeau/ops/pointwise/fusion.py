@@ -1,8 +1,8 @@
-"""A chain of pointwise operators as one kernel, of which `torch.compile` makes one launch.
+"""A chain of pointwise operators as one kernel, for `torch.compile`.
 
-The reference implementation runs those of the operators one after the other, so its bits are those of separate
-launches. Results that no output receives are temporary arrays with the layout that a tensor would have: NumPy's
-loops, and so the last bits of its functions, depend on strides.
+The reference implementation runs those of the operators one after the other, so results are bitwise equal to those of
+separate launches. Intermediate results are temporary arrays with the layout that a tensor would have, because the last
+bits of NumPy's functions depend on strides.
 """
 
 from __future__ import annotations

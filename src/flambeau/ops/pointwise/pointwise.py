@@ -1,6 +1,6 @@
-"""The pointwise family: one output element from the input elements at the same (broadcast) place.
+"""The pointwise family: each output element depends on the input elements at the same (broadcast) index.
 
-The author of an operator writes a `Definition`; `pointwise` creates the operator from it. The family supplies
+The author of an operator writes a `Definition`, from which `pointwise` creates the operator. The family supplies dtype
 promotion, broadcasting and the result's layout (`Inference`), conversions and the reference implementation
 (`pointwise_body`), and samples. The operators themselves are in `pointwise_arithmetic`, `pointwise_functions` and
 `pointwise_logic`.
@@ -133,7 +133,7 @@ class Definition(Record):
     listed: bool = True
 
     def operator(self) -> Pointwise:
-        """Return the operator, which is in the table of operators if it is `listed`."""
+        """Return the operator, after adding it to the table of operators if it is `listed`."""
         dtypes, derivative = self._first_dtypes(), self.derivative
         if derivative is MISSING and (
             self.promotion is TO_BOOL or all(d.category < FLOATING for d in dtypes)
@@ -275,7 +275,7 @@ class Inference:
         self._decisions: dict[tuple[Any, ...], Decision] = {}
 
     def infer(self, operands: Sequence[Operand], given: tuple[Any, ...]) -> Signature:
-        """Return the signature of a call; the last of the params `given` is the default dtype."""
+        """Return the signature of a call. The last of the params `given` is the default dtype."""
         return self._infer_equal_layouts(operands, given) or self._infer_layouts(operands, given)
 
     def _decide(self, operands: Sequence[Operand], default: dtype) -> Decision:

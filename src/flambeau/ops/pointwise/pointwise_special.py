@@ -31,7 +31,11 @@ _special = partial(
 
 
 def scipys(name: str, change: Callable[..., Any] | None = None) -> Lazy:
-    """Return a body that calls a function of SciPy, imported on first use: `change(function, *x)` calls it."""
+    """Return a reference implementation that calls a function of SciPy, imported on first use.
+
+    Args:
+        change: Called as `change(function, *x)` instead of `function(*x)`.
+    """
 
     def load(launch: Launch) -> Any:
         from scipy import special
@@ -316,7 +320,7 @@ Step = Callable[[int, Any, Any, Any], Any]
 
 
 def _degree(n: Any) -> Any:
-    """Return degrees as integers. NaN, infinity and others that 64 bits cannot hold become negative, as in C++ on
+    """Return degrees as integers. NaN, infinity and values that 64 bits cannot represent become negative, as in C++ on
     x86.
     """
     n = n.astype(np.float64)

@@ -6,14 +6,14 @@ from flambeau.core.frozen import Record
 
 
 class PublicForms(Record):
-    """The public names of a pointwise operator that are bound from its record.
+    """The public names of a pointwise operator that are bound from its definition.
 
     Attributes:
-        bound: True if `torch.<name>` and `Tensor.<name>` are. False if they are written by hand, or absent.
-        in_place: True if `Tensor.<name>_` is, too.
-        torch_in_place: True if `torch.<name>_` is, too.
-        foreach: True if `torch._foreach_<name>` and `torch._foreach_<name>_` are.
-        aliases: Other names of all forms but those of lists.
+        bound: True if `torch.<name>` and `Tensor.<name>` are bound; False if they are written by hand or do not exist.
+        in_place: True if `Tensor.<name>_` is bound.
+        torch_in_place: True if `torch.<name>_` is bound.
+        foreach: True if `torch._foreach_<name>` and `torch._foreach_<name>_` are bound.
+        aliases: Other names of all forms except those of lists.
         second: PyTorch's name of the second argument, if it is not `other`.
     """
 

@@ -1,8 +1,8 @@
-"""Dropout of a CUDA tensor: the numbers, the choice and the product in one kernel.
+"""Dropout of a CUDA tensor: random numbers, choice and product in one kernel.
 
-The inputs are the tensor, a Philox seed and offset, and the probability that an element is kept; `params` is
-PyTorch's grid rule. Thread t decides elements 4 t .. 4 t + 3 of the memory by one draw, then those a grid's width on,
-as PyTorch's fused kernel does where it can vectorize by four.
+Inputs: the tensor, a Philox seed and offset, and the probability of keeping an element. Params: PyTorch's grid rule.
+Thread t decides elements 4 t .. 4 t + 3 in memory order by one draw, then the four elements one grid width later, as
+PyTorch's fused kernel does when it vectorizes by four.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Random kernels. One record a distribution; each fills a tensor from an engine's draws.
+"""Random kernels: one operator for each distribution, which fills a tensor from a generator's draws.
 
-`params` are (meta of the output, policy): the policy is None on the CPU, whose inputs are then the engine and
-the distribution's parameters, and PyTorch's grid rule on a CUDA device, whose inputs are seed, offset and the
-parameters. The numbers are PyTorch's: bit for bit, but for the rounding of log, sin and cos.
+Params are (meta of the output, policy). On the CPU the policy is None and the inputs are the engine and the
+distribution's parameters; on a CUDA device it is PyTorch's grid rule and the inputs are seed, offset and the
+parameters. The numbers equal PyTorch's bit for bit, except for the rounding of log, sin and cos.
 """
 
 from __future__ import annotations
@@ -74,10 +74,13 @@ def _distribution(
     wide: Callable[..., bool],
     deal: str,
 ) -> Op:
-    """Return a record; `wide(dtype, range)` says whether a draw gives two elements of 64 bits instead of four of 32.
+    """Return the operator of a distribution.
 
-    deal: statements of C++ that deal draws to elements, in the words of driver/cuda/include/random.cuh; PUT(x)
-    stores one.
+    Args:
+        wide: `wide(dtype, range)` returns True if a draw gives two elements of 64 bits instead of four of 32.
+        deal: C++ statements that assign draws to elements, with the names of driver/cuda/include/random.cuh; PUT(x)
+            stores
+            one element.
     """
 
     def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -143,9 +146,7 @@ _WIRE = {float64: "double", int64: "i64", uint64: "u64", bool_: "i64"}
 
 
 def dims_in_memory_order(out: Meta) -> list[tuple[int, int]]:
-    """Return (size, stride) of each dimension in the order of memory, innermost first; none where memory has no
-    gaps.
-    """
+    """Return (size, stride) of each dimension, innermost first; an empty list if the memory has no gaps."""
     if is_dense(out.shape, out.strides):
         return []
     return [(out.shape[d], out.strides[d]) for d in reversed(memory_order(out.shape, out.strides))]
@@ -290,7 +291,9 @@ def _box_muller(pairs: Array, mean: Any, std: Any) -> Array:
 
 
 def _normals_in_turn(engine: MersenneTwister, count: int) -> list[float]:
-    """Draw normal numbers like PyTorch for small tensors: float64 pairs, of which the engine keeps the second."""
+    """Draw normal numbers like PyTorch for small tensors: pairs of float64 numbers, of which the engine caches the
+    second.
+    """
     out: list[float] = []
     if count and engine.normal is not None:
         out.append(engine.normal)
@@ -336,7 +339,7 @@ def _philox_integers(words: Array, dtype: dtype, parameters: Sequence[Any]) -> A
 
 
 def _into_range(words: Array, dtype: dtype, parameters: Sequence[Any]) -> Array:
-    """Return words % span + low; a span of 0 stands for the whole 64-bit range."""
+    """Return words % span + low. A span of 0 represents the whole 64-bit range."""
     low, span, _ = parameters
     values = words % np.uint64(span) if span else words
     values = values + np.uint64(low % (1 << 64))

@@ -1,6 +1,6 @@
-"""The gradients of quantiles: by the values between which each lies, and by the levels.
+"""The gradients of quantiles by the two values that each lies between, and by the levels.
 
-Formulas of Note [Derivatives]. They sort again, which costs less than keeping the order.
+They are formulas of Note [Derivatives] and sort again, which costs less than saving the order.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def _as_rows(x: Array, rows: tuple[int, int]) -> Array:
 
 
 def group_dims(x: Array, dims: Sequence[int]) -> Array:
-    """Return `x` as two axes: the dims kept, then those reduced."""
+    """Return `x` as an array of two axes: the remaining dims, then the reduced dims."""
     return grouping(x.shape, dims)(x)
 
 
@@ -212,7 +212,7 @@ def mode(x: Array) -> tuple[Array, Array]:
 
 
 def quantile(x: Array, interpolation: str, skip_nan: bool, q: Array) -> Array:
-    """Return quantiles by rows: (len(q), rows). A row with a NaN gives NaN unless they are skipped."""
+    """Return the quantiles of rows, (len(q), rows). A row with a NaN gives NaN unless `skip_nan` is True."""
     ordered = np.sort(x, axis=1)
     nan = np.isnan(x)
     count = x.shape[1] - np.count_nonzero(nan, axis=1) if skip_nan else np.full(x.shape[0], x.shape[1])

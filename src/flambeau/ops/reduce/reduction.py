@@ -1,13 +1,13 @@
-"""The reduction family: dimensions of the input fold into one value each.
+"""The reduction family: each result is computed from all elements along the reduced dimensions.
 
-`reduction` makes a record from arithmetic on a plain array; the family supplies dims, the result's shape,
-dtypes and refusals, and the conversions of the host body.
+`reduction` creates an operator from arithmetic on a plain array. The family supplies dims, the result's shape, dtypes,
+errors, and the conversions of the reference implementation.
 
 # Note [How a reduction body computes]
-The input is brought to two axes, the dimensions kept and those reduced, and the arithmetic folds the last.
-Sums of float32 and float64 are NumPy's pairwise sums: they run along memory where the reduced dimensions
-do, by runs across lines of memory where these are long, and otherwise over a copy, so that the error stays
-logarithmic in the length for every layout. float16, bfloat16 and complex32 are widened, and rounded once.
+The input is reshaped to two axes, the remaining dimensions and the reduced ones, and the arithmetic reduces the last.
+Sums of float32 and float64 are NumPy's pairwise sums. They run along memory if the reduced dimensions do, in runs
+across rows of memory if these are long, and otherwise over a copy, so that the error is logarithmic in the length for
+every layout. float16, bfloat16 and complex32 are widened, and rounded once.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def reduced_shape(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> t
 
 
 def _nonempty_for(text: str, error: type[Exception] = RuntimeError) -> Empty:
-    """Refuse an empty reduction; without a dim, with the error `text`."""
+    """Return a check that refuses an empty reduction; without a dim, it raises `error` with `text`."""
 
     def check(name: str, x: Meta, dims: tuple[int, ...], given: bool) -> None:
         if given:
@@ -211,10 +211,15 @@ def reduction(
 ) -> Op:
     """Define a reduction. Its params are (dims, keepdim, dtype or None, *extra).
 
-    result: dtypes computed in and stored. `also`: what further outputs hold, "index" (int64) or "input"
-    (the input's dtype). `empty`: refuses empty dims. `label`: the name in refusals. `extra`: sample extra params.
-    cuda: what real GPUs fold, or the routine where the whole row must be at hand (medians).
-    default: the default dtype stands for `dtype` where none is asked. `check(meta, dims, extra)`: more refusals.
+    Args:
+        fold: The arithmetic, which reduces the last axis of an array.
+        also: Contents of further outputs: "index" (int64) or "input" (the input's dtype).
+        empty: The check of empty dims.
+        label: The name in errors.
+        extra: Sample extra params.
+        default: True if the default dtype replaces a `dtype` of None.
+        check: `check(meta, dims, extra)` raises further errors.
+        cuda: The reduction for real GPUs, or the routine if it needs whole rows (medians).
     """
     label = label or f"{name}()"
 

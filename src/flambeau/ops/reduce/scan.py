@@ -173,7 +173,7 @@ def log_add(a: Array, b: Array) -> Array:
 
 def _running(ufunc: np.ufunc) -> Run:
     def run(x: Array, axis: int) -> tuple[Array, Array]:
-        """Return the running extreme, and the last index of each; a NaN stays from its first index on."""
+        """Return the running extreme and the index of its last occurrence; a NaN stays from its first index on."""
         best = ufunc.accumulate(x, axis=axis)
         reached = x == best
         if x.dtype.kind == "f":
@@ -229,7 +229,7 @@ def _sums_of_products(grad: Any, a: Any, dim: int) -> Any:
 
 
 def _logcumsumexp_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
-    """Return the gradient of logcumsumexp in logarithms, separately for each sign, so that nothing overflows."""
+    """Return the gradient of logcumsumexp, computed in logarithms separately for each sign, to avoid overflow."""
     dim = params[0]
     if not a.meta.ndim:
         return grad

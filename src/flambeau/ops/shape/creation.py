@@ -1,6 +1,6 @@
-"""Sequences of numbers and the identity matrix, computed where they will lie.
+"""Sequences of numbers and the identity matrix, computed directly in the result's memory.
 
-All take their numbers by value; params end in the dtype and the device of the new tensor.
+All operators take their numbers by value; the last params are dtype and device of the new tensor.
 """
 
 from __future__ import annotations

@@ -305,7 +305,7 @@ def _indices_rule(operands: Sequence[Operand], params: Params) -> Signature:
 
 
 def _row_ends(row: int, col: int, offset: int, lower: bool) -> tuple[Array, Array]:
-    """Return the columns at which a triangle's part of each row begins and ends."""
+    """Return the first column and the end column of a triangle's part of each row."""
     on = np.arange(row) + offset
     return (
         (np.zeros_like(on), np.clip(on + 1, 0, col))

@@ -34,7 +34,7 @@ def pass_over(
 
 
 def per_element(instructions: float, microseconds: float = 0.0) -> Callable[[Launch], Work]:
-    """Return the work of kernels that take many instructions for each output: to find places, or over windows.
+    """Return the work of kernels that need many instructions for each output, such as index arithmetic or windows.
 
     Args:
         instructions: Number per element of the output.

@@ -83,10 +83,10 @@ def _convolution(launch: Launch, broad: Meta, weight: Meta, narrow: Meta, slower
 
     Args:
         launch: The launch.
-        broad: What windows are taken of; of a transposed convolution, what `narrow` is of others.
+        broad: The tensor from which windows are taken.
         weight: The weight.
-        narrow: What has an element for each window.
-        slower: How many times longer it takes than a plain convolution.
+        narrow: The tensor with one element for each window.
+        slower: Factor by which it is slower than a plain convolution.
     """
     if launch.params[0].transposed:
         narrow, broad = broad, narrow
@@ -117,7 +117,7 @@ def _convolution(launch: Launch, broad: Meta, weight: Meta, narrow: Meta, slower
 
 
 def attention(launch: Launch) -> Work:
-    """Return the work of attention in one kernel, whose tiles of queries pass over all keys."""
+    """Return the work of attention in one kernel, in which each tile of queries reads all keys."""
     q, k = _operands(launch)
     return _attention(launch, q, k, (0.27, 0.29), (0.7, 2.1), 5.0, 1.0)
 

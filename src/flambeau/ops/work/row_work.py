@@ -1,4 +1,4 @@
-"""The work of kernels that bring elements of rows together: reductions, softmax, norms, scans, sorts, losses."""
+"""The work of kernels that combine elements of rows: reductions, softmax, norms, scans, sorts, losses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _rows_and_columns(launch: Launch) -> tuple[int, int]:
 
 
 def _waves(rows: int, together: int) -> int:
-    """Return how often the device is filled, if each multiprocessor takes this many rows together."""
+    """Return the number of times that the device is filled, if each multiprocessor processes `together` rows."""
     return max(-(-rows // (MULTIPROCESSORS * together)), 1)
 
 
@@ -126,12 +126,12 @@ def norm_of_batch(launch: Launch) -> Work:
 
 
 def norm_gradient(microseconds: float) -> Callable[[Launch], Work]:
-    """Return the work of the gradient of a norm, several kernels of this latency together."""
+    """Return the work of the gradient of a norm: several kernels with this total latency."""
     return lambda launch: _row_wise(launch, microseconds, passes=2.0)
 
 
 def scan(launch: Launch) -> Work:
-    """Return the work of a scan along the last dimension: a block per row, 1,024 elements after the other."""
+    """Return the work of a scan along the last dimension: one block per row, 1,024 elements at a time."""
     rows, columns = _rows_and_columns(launch)
     slow = (
         rows * max(1.0, columns / 64) * 1.25 / MULTIPROCESSORS
@@ -172,7 +172,7 @@ def sort(launch: Launch) -> Work:
 
 
 def top(launch: Launch) -> Work:
-    """Return the work of `topk`: radix selection by a block per row, then a sort of what was selected."""
+    """Return the work of `topk`: radix selection with one block per row, then a sort of the selected elements."""
     rows, columns = _rows_and_columns(launch)
     return _at_least(launch, 9.0, _waves(rows, 2) * (columns * 2.6e-3 + 1.5))
 

@@ -1,4 +1,4 @@
-"""The work of kernels that read or write the elements that indices select. What is not selected costs nothing."""
+"""The work of kernels that read or write the elements that indices select; the other elements cost nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def gather(launch: Launch) -> Work:
 
 
 def _operand_with_values(launch: Launch) -> Meta:
-    """Return the operand with the values to write, or the indices if a scalar is written."""
+    """Return the operand with the values to write, or the first output if the launch writes a scalar."""
     values = [x for x in launch.inputs[1:] if isinstance(x, Meta)]
     return values[-1] if values else launch.outputs[0]
 
