@@ -227,6 +227,12 @@ def apply(table: Map, sources: dict[Path, str], public: set[str]) -> tuple[dict[
     changed = {}
     for path, source in sources.items():
         module = module_name(path)
+        in_strings = set(re.findall(r"""(?:get|has|set)attr\([^()\n]+, ["'](\w+)["']""", source))
+        refused += [
+            f"{path.relative_to(ROOT)} has {old!r} as the name of an attribute in a string"
+            for old in sorted(in_strings & {old for _, names in table.in_files for old in names})
+            if table.attribute(old, module) is None
+        ]
         text = renamed(source, module, table, resolvers[module])
         if text != source:
             changed[path] = text

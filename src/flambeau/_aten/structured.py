@@ -25,8 +25,8 @@ class _ShownFormula:
     ) -> None:
         self._shown, self._needs = shown, needs
         whole: Any = own.whole
-        if needs is not None and hasattr(whole, "bound"):
-            whole = whole.bound(needs)
+        if needs is not None and hasattr(whole, "bind_needs"):
+            whole = whole.bind_needs(needs)
         self._own, self._whole = own, whole
         formulas = [f for f in (whole, *own.formulas) if f is not None]
         names = [name for f in (shown, *formulas) for name in names_of(f)]
@@ -35,8 +35,6 @@ class _ShownFormula:
     def bind_needs(self, needs: Sequence[bool]) -> _ShownFormula:
         """Return the formula where these inputs require a gradient."""
         return _ShownFormula(self._shown, self._own, needs)
-
-    bound = bind_needs  # the name that `SavedSpec` looks for
 
     def __call__(self, *values: Any) -> Any:
         known = dict(zip(self.names, values, strict=True))

@@ -512,7 +512,7 @@ def _transpose(
             for output, d in zip(outputs, differentiable, strict=True)
         ]
         if derivative.whole is not None:
-            formula = getattr(derivative.whole, "bound", lambda needs: derivative.whole)(tuple(needs))
+            formula = getattr(derivative.whole, "bind_needs", lambda needs: derivative.whole)(tuple(needs))
             by_input = list(formula(*_arguments(formula, op, primals, params, outputs, grads, needs)))
         else:
             by_input = [

@@ -44,7 +44,7 @@ class Left:
     timeout = SHORT
     failed: Exception | None = None
 
-    def explained(self, error: Exception) -> Exception:
+    def explain_error(self, error: Exception) -> Exception:
         return dist.DistBackendError(f"{error}: explained")
 
     def fail(self, error: Exception) -> None:

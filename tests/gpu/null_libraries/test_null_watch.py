@@ -178,11 +178,11 @@ events = line._driver._events
 before = len(events)
 for _ in range(1000):
     dist.all_reduce(x)
-print(line.count, len(line.begun) <= 256, len(events) - before <= 256)
+print(line.count, len(line.pending) <= 256, len(events) - before <= 256)
 works = [dist.all_reduce(x, async_op=True) for _ in range(300)]
 [work.wait() for work in works]
 del works
-print(line.head(), len(line.begun), line.count)
+print(line.head(), len(line.pending), line.count)
 """
 
 

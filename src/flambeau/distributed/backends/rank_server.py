@@ -65,7 +65,9 @@ def _outlast(server: StoreServer) -> None:
     for context in system.contexts():
         with suppress(Exception):  # closing the machine reports the error
             context.driver.device_sync(context.driver_index)
-    server.call(partial(server.meetings.left, server.process, 0))  # ranks that wait for it get an error
+    server.call(
+        partial(server.meetings.remove_process, server.process, 0)
+    )  # ranks that wait for it get an error
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until and any(
         not p.describe_ended_processes for p in list(server.meetings.participants.values())

@@ -151,9 +151,9 @@ class SavedSpec:
         self.missing = _missing_derivative(record) if derivative is MISSING and any(needs) else None
         self.joint_formula = derivative.whole if any(needs) else None
         # its needs depend on which inputs require a gradient
-        bound = getattr(self.joint_formula, "bound", None)
-        if bound is not None:
-            self.joint_formula = bound(needs)
+        bind_needs = getattr(self.joint_formula, "bind_needs", None)
+        if bind_needs is not None:
+            self.joint_formula = bind_needs(needs)
         names = () if self.joint_formula is None else names_of(self.joint_formula)
         formulas = [
             (i, formula, names_of(formula))
