@@ -129,7 +129,9 @@ def test_a_map_that_could_change_meaning_is_refused(table: str, reason: str) -> 
 def test_a_string_with_an_attribute_of_another_module_is_refused() -> None:
     user = "def f(x):\n    return getattr(x, 'told', None)\n"
     refused = applied('[attributes."a.node"]\ntold = "report"', node=NODE, user=user)[1]
-    assert any("user.py has 'told' as the name of an attribute in a string" in line for line in refused), refused
+    assert any("user.py has 'told' as the name of an attribute in a string" in line for line in refused), (
+        refused
+    )
 
 
 def test_pytorchs_names_are_public() -> None:

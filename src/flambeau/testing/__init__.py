@@ -1,6 +1,6 @@
-"""The public test kit; `torch.testing`.
+"""The public test kit, with the names of `torch.testing`.
 
-`flambeau.testing.explore(fn)` and `flambeau.testing.ranks(fn, n)` call what the modules of these names are about.
+`flambeau.testing.explore(fn)` and `flambeau.testing.ranks(fn, n)` call the functions of the modules with these names.
 """
 
 from __future__ import annotations

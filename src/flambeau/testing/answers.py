@@ -1,17 +1,15 @@
 """`Answers`: exploration of programs that poll: every combination of answers, and sampled runs.
 
 # Note [Answers]
-A graph stands for the runs in which the host's questions are answered alike: a yes comes after what was asked after,
-a no orders nothing. So the runs fall into one graph for each way of answering, and each graph's orders into classes, as
-ever. The ways are found one from the other: a run that says yes wherever it was not told otherwise shows the next
-questions, and each of them that the host could not answer itself, from what it has waited for, is a branch: no.
+A graph represents the runs whose polls return equal answers: a poll that returns True is ordered after its work, one
+that returns False orders nothing. Each combination of answers therefore has its own graph, whose orders fall into
+classes (Note [Classes]). Combinations are found one from another. A run in which further polls return True shows the
+next polls. Each of them whose answer the host cannot know from an earlier wait is a branch, in which it returns False.
 
-The runtime asks as well, whether memory can be reused; by each run's certificate no value depends on what it is
-told. A program that asks the same again and again can be told no without end. Where it does nothing else in
-between, it is told no `_NOES` times at most.
-
-Ranks that take turns ask each other's work, too, and whose turn comes depends on the answers: their runs are
-sampled.
+The runtime polls as well, to find out whether memory can be reused; by each run's certificate no value depends on these
+answers. A program that repeats the same poll in a loop could receive False forever; without other work in between it
+receives it at most `_NOES` times. Ranks under turn-taking poll each other's work, and the next turn depends on the
+answers, so their runs are only sampled.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ class Answers:
         self._cut = False
 
     def look(self, kinds: list[str], seed: int) -> None:
-        """Alternate combinations of answers with sampled runs, until all is seen or the limit is reached."""
+        """Alternate combinations of answers with sampled runs, until all are explored or the limit is reached."""
         rest = [kind for kind in kinds if kind != "exhaustive"]
         every = self._every() if len(rest) < len(kinds) and not self.runs.first.graph.turns else None
         samples = self._samples(rest if rest or every else ["random"], seed)
@@ -89,7 +87,7 @@ class Answers:
         return orders
 
     def _branch(self, begin: int, run: Run, orders: Orders) -> None:
-        """Add the combinations in which a question after the given answers is answered with no."""
+        """Add the combinations that answer one of the polls after `begin` with False."""
         asked, said = questions(run.graph), answers_of(run.graph)
         for i in range(begin, len(asked)):
             if asked[i].poll.done and not orders.conflicts.is_answer_known(asked[i]):
@@ -131,7 +129,7 @@ class Answers:
         return Orders(self.runs, run).simplest(run, run.graph.steps_of_token(run.token))
 
     def _shortest(self, run: Run) -> tuple[str, Run]:
-        """Return the shortest beginning of a run's choices that still gives the wrong outcome."""
+        """Return the shortest prefix of a run's choices that still has the wrong outcome."""
         low, high = 0, run.graph.choices(run.token)
         graph, whole, token = run.graph, run.token, run.token
         while low < high and self.runs.patient:

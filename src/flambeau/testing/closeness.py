@@ -42,7 +42,7 @@ class _Rules:
         ) from None
 
     def tolerances(self, *dtypes: Any) -> tuple[float, float]:
-        """Return relative and absolute tolerance: those given, else the loosest of the dtypes'."""
+        """Return relative and absolute tolerance: the caller's, or the larger defaults of the two dtypes."""
         if self.rtol is not None and self.atol is not None:
             return self.rtol, self.atol
         found = [_TOLERANCES.get(dtype, (0.0, 0.0)) for dtype in dtypes]
@@ -65,12 +65,13 @@ def assert_close(
 ) -> None:
     """Raise AssertionError unless |actual - expected| <= atol + rtol |expected|, and devices and dtypes are equal.
 
-    Without `rtol` and `atol` they follow from the dtype. `msg` stands in the place of the message, or makes it
-    from it.
+    Args:
+        rtol, atol: Tolerances; by default they follow from the dtype.
+        msg: The message, or a function that returns it from the default message.
 
     Raises:
-        ValueError: If one of the two is given alone.
-        TypeError: If these cannot be compared.
+        ValueError: If only one of the tolerances is present.
+        TypeError: If the arguments cannot be compared.
     """
     if (rtol is None) != (atol is None):
         missing = "rtol" if rtol is None else "atol"

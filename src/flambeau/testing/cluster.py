@@ -3,16 +3,17 @@
     with cluster(512, profile="dgx-h200"):
         dist.init_process_group("cpu:gloo,cuda:nccl")
         net = DistributedDataParallel(model.cuda(), device_ids=[0])
-        ...                                     # a step takes what it takes on 512 GPUs
+        ...                                     # a step takes as long as on 512 GPUs
 
 # Note [Simulated clusters]
-The program is rank 0 of `size`, with one virtual GPU without data (`flambeau.virtual(data=False)`). The other ranks
-are not there: they do at every moment what this one does. On GPUs their collectives begin when this one comes to
-them and cost what the cluster's links make them cost (Note [Collectives of a cluster]); on the CPU they give the
-same numbers as this one. So steps of thousands of GPUs take as long to simulate as those of one.
+The program is rank 0 of `size`, with one virtual GPU without data (`flambeau.virtual(data=False)`). The other ranks do
+not run; they are assumed to do the same as rank 0 at the same time. Collectives on GPUs begin when rank 0 calls them
+and
+cost what the cluster's links determine (Note [Collectives of a cluster]); collectives on the CPU combine copies of rank
+0's numbers. A step of thousands of GPUs is therefore simulated as fast as a step of one.
 
-What this leaves out: differences between ranks (slow nodes, noise, uneven batches), congestion in the network,
-other groups than that of all ranks, and the multiprocessors that NCCL's own kernels take from the program's.
+The simulation omits differences between ranks (slow nodes, noise, uneven batches), congestion in the network, groups
+other than that of all ranks, and the multiprocessors that NCCL's own kernels use.
 """
 
 from __future__ import annotations
@@ -36,16 +37,17 @@ explain_absent_names(globals(), "flambeau.testing.cluster")
 
 @contextmanager
 def cluster(size: int, profile: str = "dgx-h200", schedule: str | None = None) -> Iterator[Any]:
-    """Become rank 0 of `size` ranks of a cluster. See Note [Simulated clusters].
+    """Become rank 0 of `size` simulated ranks of a cluster. See Note [Simulated clusters].
 
     Args:
-        profile: of virtual GPUs with a cluster: "dgx-h100", "dgx-h200", or a TOML file.
+        profile: Name of a profile with a cluster ("dgx-h100", "dgx-h200"), or the path of a TOML file.
 
-    Yields the machine.
+    Yields:
+        The machine.
 
     Raises:
-        ValueError: If there is no such profile, or `size` is less than 1.
-        NotSupportedError: If the profile has no cluster; inside, whatever reads a value of a GPU.
+        ValueError: If the profile does not exist, or `size` is less than 1.
+        NotSupportedError: If the profile has no cluster; inside the block, if a call reads a value of a GPU.
     """
     if size < 1:
         raise ValueError(f"cluster: there must be at least one rank, not {size}")

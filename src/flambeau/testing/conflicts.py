@@ -1,15 +1,15 @@
 """The unordered conflicting commands of a graph, and the number of ways to order them.
 
 # Note [Classes]
-Two orders of one graph that run each unordered conflicting pair the same way round can be turned into each other by
-exchanging neighbours that do not conflict, so they leave the same memory (Mazurkiewicz; the proof is in
-docs/determinism.md). All legal orders fall into classes, one for each way round of all pairs that is possible, and one
-order of a class stands for all. A program without such pairs has one class.
+Suppose that two orders of one graph run each unordered conflicting pair in the same direction. Then exchanges of
+adjacent commands that do not conflict turn one into the other, so both leave the same memory (Mazurkiewicz; the proof
+is in docs/determinism.md). All legal orders fall into classes, one for each possible combination of directions, and one
+order of a class represents all. A program without such pairs has one class.
 
-Of what indices name the places count that they named in the recorded run. A run of another class may name others,
-if the indices come from what races; that is looked at (`Orders._left`). If no run of any class does, no legal
-order does: of one that did, take the first command that names other places. The commands before it conflict as
-recorded, so it finds the indices that it finds in the run of the same class.
+Elements that indices select are those of the recorded run. A run of another class may select others, if the indices
+depend on the race; each run is checked for that (`Orders._has_diverged`). If no class's run selects other elements, no
+legal order does. Proof: take an order that does, and its first command that selects other elements. The commands
+before it conflict as recorded, so it reads the same indices as in the run of the same class.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Conflicts:
         return self._clocks[second].get(step.stream.handle, -1) >= step.place
 
     def is_answer_known(self, step: Any) -> bool:
-        """Return True if the host knows the answer to its query, because of an earlier wait."""
+        """Return True if the host knows the answer to its poll, because of an earlier wait."""
         return step.at in self._known
 
     def classes(self) -> Iterator[list[Pair]]:
@@ -102,7 +102,10 @@ class Conflicts:
                             yield (at, them) if at < them else (them, at)
 
     def _meet(self, one: _Cell, named: Named | None, other: _Cell, others_named: Named | None) -> bool:
-        """Return True if two uses of cells that share bytes touch a byte in common, or too many were compared."""
+        """Return True if two uses of overlapping memory access a common byte.
+
+        Also True if there are too many elements to compare.
+        """
         if (named is None and others_named is None) or self._compared >= _COMPARED:
             return True
         self._compared += 1
@@ -120,7 +123,7 @@ class Conflicts:
 
 
 def _places(order: Sequence[Any]) -> tuple[Callable[[int, int], int], int]:
-    """Return a function that gives a step's position in an order, and the position of steps that never ran."""
+    """Return a function from a step to its position in an order, and the position of steps that never ran."""
     return {step.at: i for i, step in enumerate(order)}.get, len(order)
 
 
@@ -137,10 +140,11 @@ class _Cell:
 
 
 def _clocks(graph: Any) -> tuple[list[dict[int, int]], set[int]]:
-    """Return, for each step, the last command of each stream that happens before it or is it, and the answered
-    questions.
+    """Return (vector clock of each step, answered polls).
 
-    Of steps that touch no memory, until what follows has its own: with thousands of streams clocks are large.
+    A step's clock has, for each stream, the last command that happens before it or is it. The clock of a step that does
+    not
+    access memory is dropped once its successors have theirs, because clocks are large with thousands of streams.
     """
     steps = graph.steps
     clocks: list[dict[int, int]] = [{}] * len(steps)
@@ -168,7 +172,7 @@ def _clocks(graph: Any) -> tuple[list[dict[int, int]], set[int]]:
 
 
 def _both(mine: dict[int, int], theirs: dict[int, int], over: bool) -> dict[int, int]:
-    """Return the union of two clocks; `over` says that `theirs` is not needed any more."""
+    """Return the union of two clocks. `over` means that `theirs` may be modified."""
     if not mine:
         return theirs if over else dict(theirs)
     if over and len(theirs) > len(mine):
@@ -216,6 +220,6 @@ def _overlapping(cells: list[_Cell]) -> Iterator[tuple[_Cell, _Cell]]:
 
 
 def _order_after(reach: list[int], first: int, second: int) -> list[int]:
-    """Return the transitive order of steps after `first` is ordered before `second`."""
+    """Return the transitive order of steps after adding that `first` is before `second`."""
     after = reach[second] | 1 << second
     return [r | after if i == first or r >> first & 1 else r for i, r in enumerate(reach)]

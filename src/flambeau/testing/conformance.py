@@ -1,6 +1,6 @@
-"""The driver's contract as tests: `cases`, each named after the call and what it promises.
+"""The driver protocol's contract as tests: `cases`, each named after the call and the promise that it checks.
 
-A case takes a freshly opened driver and fails with AssertionError. A driver is done when all pass:
+A case takes a newly opened driver and fails with AssertionError. A driver is complete when all cases pass:
 
     @pytest.mark.parametrize("case", conformance.cases, ids=lambda case: case.__name__)
     def test_driver(case):
@@ -8,8 +8,8 @@ A case takes a freshly opened driver and fails with AssertionError. A driver is 
         case(driver)
         driver.close()
 
-What a driver cannot do it must refuse with NotSupportedError; the cases check that too. Cases that need two
-devices check the refusals of one where the driver has only one.
+A driver must refuse calls that it does not support with NotSupportedError; the cases check that too. Cases for two
+devices check the refusals if the driver has only one.
 """
 
 from __future__ import annotations
@@ -498,7 +498,9 @@ def stream_wait_on_an_event_never_recorded_returns_at_once(driver: Driver) -> No
 
 
 def stream_wait_captures_the_record_of_the_call(driver: Driver) -> None:
-    """Check that a later record, behind work that itself waits for the waiter, causes no deadlock."""
+    """Check that recording an event again causes no deadlock, even behind work that waits for the event's first
+    waiter.
+    """
     first, second = driver.stream_create(0, 0), driver.stream_create(0, 0)
     event, back = driver.event_create(0, False), driver.event_create(0, False)
     driver.event_record(event, first)

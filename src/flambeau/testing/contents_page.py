@@ -1,9 +1,9 @@
-"""The page of what PyTorch's documentation names, docs/contents.md, written from what there is to import.
+"""The generator of docs/contents.md, which lists PyTorch's documented names and whether each exists.
 
     python -m flambeau.testing.contents_page tests/goldens/torch_modules.txt > docs/contents.md
 
-The file lists the public names of PyTorch's modules, one a line: `nn.Linear`. A section is a function of that list;
-`SECTIONS` has them in order. Tests hold the page to what is there, and the list to PyTorch.
+The file lists the public names of PyTorch's modules, one a line: `nn.Linear`. Each section is a function of that list;
+`SECTIONS` has them in order. Tests compare the page with the package, and the list with PyTorch.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def find_object(path: str) -> Any:
 
 
 def absent(names: Sequence[str], module: str) -> list[str]:
-    """Return a module's names, of those given, that are absent here."""
+    """Return those of a module's names that are missing here."""
     room = find_object(module)
     own = [name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == module]
     return sorted((name for name in own if not hasattr(room, name)), key=str.lower)

@@ -1,9 +1,9 @@
-"""The coverage page, docs/coverage.md, written from the public names of torch.cuda.
+"""The generator of docs/coverage.md, which lists the public names of torch.cuda.
 
     python -m flambeau.testing.coverage_page tests/goldens/cuda_names.txt > docs/coverage.md
 
-The file lists names, one a line: `1.8 cuda.memory_stats` where the documentation of PyTorch 1.8 has it, `now
-cuda.graph` where today's PyTorch has. Which differ is said below, with the difference; which are absent is looked up.
+The file lists names, one a line: `1.8 cuda.memory_stats` if PyTorch 1.8 documents it, `now cuda.graph` if today's
+PyTorch does. This module lists names that differ, with the difference, and looks up which names are missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Exploration`: what an exploration of a program's orders has tried and found, and its report as text."""
+"""`Exploration`: the orders that an exploration of a program has tried, its results, and its report as text."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from flambeau.testing.outcome import Outcome
 class Exploration:
     """The extent and the results of an exploration.
 
-    schedules: orders looked at; runs: how many of them ran the program; outcomes: distinct ones; orders: distinct
-    ways round of the `pairs` conflicting pairs; commands: in the recorded graph; complete: whether every way
-    round was run. answers: of a program that asks whether work is done, in how many ways it was answered, each
-    with its own orders; `patience`: how often at most it was told no where it asked the same again and again, 0
-    where it did not. `whole` says why each schedule was a run of the whole program; empty where graphs were
-    enough. `ended` says why the exploration ended before it had looked at all that it was asked to; empty if it
-    did not.
+    Attributes:
+        schedules: Number of orders that were examined.
+        runs: Number of these that ran the program.
+        outcomes: Number of distinct outcomes.
+        orders: Number of distinct combinations of directions of the conflicting pairs.
+        pairs: Number of unordered conflicting pairs.
+        commands: Number of commands in the recorded graph.
+        complete: True if every combination of directions was run.
+        answers: Number of combinations of answers of a program that polls; each has its own orders.
+        patience: Greatest number of times that a repeated poll returned False; 0 if there was none.
+        whole: Reasons why each schedule was a run of the whole program; empty if graphs were enough.
+        ended: Reason why the exploration stopped early; empty if it did not.
     """
 
     expected: Outcome
@@ -43,7 +48,7 @@ class Exploration:
         return not self.failures and not self.races and self.expected.error is None
 
     def check(self) -> None:
-        """Raise AssertionError, with a replay line for each kind of failure, unless all is well."""
+        """Raise AssertionError, with a replay line for each kind of failure, if there is a failure."""
         if not self.ok:
             raise AssertionError(str(self))
 
@@ -78,7 +83,7 @@ class Exploration:
 
     @property
     def verdict(self) -> str:
-        """Return what the exploration proves if nothing failed."""
+        """Return the text of what the exploration proves if it found no failure."""
         if self.violated:
             return "\n  - ".join(["The same outcome in all of them. Not proved for others:", *self.violated])
         if self.complete:

@@ -1,10 +1,10 @@
 """`explore`: run a program in every order of its commands that can make a difference, or in many.
 
-The program runs once and its command graph is recorded. Policies then put the graph into other legal orders, without
-kernels; only an order that runs an unordered conflicting pair another way round than all before is run in earnest.
-Without such pairs nothing runs again: that is the certificate at work. See Note [Classes].
+The program runs once and its command graph is recorded. Policies then compute other legal orders of the graph, without
+running kernels. The program runs again only for an order that reverses an unordered conflicting pair in a way that was
+not run before. Without such pairs nothing runs again; that is what the certificate states. See Note [Classes].
 
-Where the host asked whether work is done, there is a graph for each way of answering: see Note [Answers].
+If the host polls, each combination of answers has its own graph: see Note [Answers].
 """
 
 from __future__ import annotations
@@ -41,25 +41,28 @@ def explore(
     replay: Callable[[str], str] | None = None,
     watch: Callable[[Exploration, Failure | None], None] | None = None,
 ) -> Exploration:
-    """Run `function()` on fresh virtual GPUs in up to `schedules` orders and compare what it returns or raises.
+    """Run `function()` on new virtual GPUs in up to `schedules` orders and compare its results or exceptions.
 
     Args:
-        function: makes its own tensors; what it returns is compared bit for bit.
-        schedules: how many orders to look at; None: as many as `seconds` allow.
-        policies: "exhaustive" (each way in which the host's questions can be answered, and each order that can differ
-            once, while conflicting pairs are few), "random", "pct:DEPTH", "adversarial": taken in turns with rising
-            seeds from `seed` on.
-        check: run each order twice; two different runs are their own failure.
-        shrink: reduce a failure to the fewest forced reorderings.
-        stop: after so many kinds of failures.
-        seconds: the time after which no further order is looked at; None: any time.
-        replay: the line that repeats a schedule, for reports; by default a call of `flambeau.virtual`.
-        watch: called for each order that is looked at with what was found so far, and for each wrong outcome with that
-            failure, before it is reduced.
+        function: The program. It creates its own tensors; its result is compared bit for bit.
+        schedules: Number of orders to examine; None for as many as `seconds` allow.
+        policies: "exhaustive" (each combination of answers to polls, and each order that can differ, while there are
+            few
+            conflicting pairs), "random", "pct:DEPTH", "adversarial"; used in turns with seeds from `seed` on.
+        check: Run each order twice; two different outcomes are a separate failure.
+        shrink: Reduce a failure to the fewest forced reorderings.
+        stop: Stop after this many kinds of failures.
+        seconds: Time limit for starting another order; None for no limit.
+        replay: The line that repeats a schedule, for reports; by default a call of `flambeau.virtual`.
+        watch: Called for each examined order with the results so far, and for each wrong outcome with its failure,
+            before
+            it is reduced.
 
     Raises:
-        ValueError: another policy, a number below 1, a seed below 0, `seconds` not above 0, or no end.
-        TypeError: results that cannot be compared, and arguments of another type.
+        ValueError: If a policy is unknown, a number is below 1, `seed` is below 0, `seconds` is not above 0, or there
+            is no
+            limit.
+        TypeError: If results cannot be compared, or an argument has another type.
     """
     if not callable(function):
         raise TypeError(f"explore wants a function that takes nothing, got {type(function).__name__}")

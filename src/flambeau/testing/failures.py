@@ -37,12 +37,12 @@ class CommandUse:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Two commands that the failing order runs the other way round than the program requested them.
+    """Two commands that the failing order runs in the reverse order of the program's requests.
 
     Attributes:
         first: The command that runs first in the failing order.
         second: The command that was requested first.
-        count: How many pairs of commands of these two lines are swapped.
+        count: Number of swapped pairs of commands from these two lines.
     """
 
     first: CommandUse
@@ -63,7 +63,7 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A question of the host whose answer differs from that in the recorded run."""
+    """A poll whose answer differs from that in the recorded run."""
 
     place: str
     what: str
@@ -80,13 +80,13 @@ class Failure:
     Attributes:
         schedule: The schedule that found it.
         token: The choices of that order; `replay` is the line that repeats it.
-        outcome: What the program gave.
+        outcome: The program's result or exception.
         swaps: Pairs of commands that the order swaps.
-        answers: Answers of the host's questions that differ.
-        cause: Why no swap and no answer explains the outcome; empty where they do.
+        answers: Answers to polls that differ.
+        cause: Why no swap and no answer explains the outcome; empty if they do.
         nondeterministic: Two runs of one order differ: the program depends on something that no schedule controls.
-        unlike: Where the outcome differs from the expected one, if both look alike as they are shown.
-        count: How many of the orders that were run are of this kind.
+        unlike: The first difference from the expected outcome, if both look equal in the report.
+        count: Number of orders of this kind that were run.
         others: Further outcomes of this kind.
     """
 
@@ -104,12 +104,12 @@ class Failure:
 
     @property
     def reorderings(self) -> tuple[str, ...]:
-        """Return what distinguishes the order from the recorded run, as text."""
+        """Return the swaps and answers that distinguish the order from the recorded run, as text."""
         return (*map(str, self.answers), *map(str, self.swaps))
 
     @property
     def kind(self) -> frozenset[Hashable]:
-        """Return the lines that a fix has to look at: equal for failures of one bug, however often a loop meets it."""
+        """Return the call sites that a fix must consider. They are equal for all failures of one bug."""
         if self.cause:
             return frozenset([self.nondeterministic])
         swaps = [frozenset([s.first.brief, s.second.brief]) for s in self.swaps]
@@ -117,7 +117,7 @@ class Failure:
 
     @property
     def headline(self) -> str:
-        """Return how it was found and what came of it, in a line."""
+        """Return one line with the schedule that found the failure, and the outcome."""
         often = f" (and {self.count - 1} more of the orders that were run)" if self.count > 1 else ""
         return f"{self.schedule}{often}: {self.outcome}"
 
@@ -130,7 +130,7 @@ class Failure:
 
     @property
     def replay_label(self) -> str:
-        """Return what the replay line repeats."""
+        """Return the label of the replay line in the report."""
         texts = [swap.brief for swap in self.swaps]
         texts += [f"the answer {'yes' if a.done else 'no'} at {a.place}" for a in self.answers]
         rest = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
@@ -151,7 +151,7 @@ class Failure:
         return replace(self, others=tuple(others))
 
     def merge(self, other: Failure) -> Failure:
-        """Return this failure, representing `other` too."""
+        """Return this failure with `other` added to the orders that it represents."""
         return replace(self.with_outcome(other.outcome, *other.others), count=self.count + other.count)
 
 
@@ -168,9 +168,9 @@ def add_failure(failures: list[Failure], new: Failure) -> None:
 
 
 def is_example(one: Failure, known: Failure) -> bool:
-    """Return True if `one` swaps all that `known` does, and more that its outcome need not depend on.
+    """Return True if `one` swaps all pairs that `known` does and more, which may not matter for its outcome.
 
-    After some outcomes of a kind another one is no news.
+    After several outcomes of a kind, another outcome does not count as new.
     """
     if one.cause or known.cause or not known.kind <= one.kind:
         return False

@@ -6,11 +6,11 @@ COLUMNS = 100
 
 
 def wrap(text: str, indent: str = "") -> str:
-    """Return a text as lines of at most `COLUMNS` columns that break at spaces.
+    """Split a text at spaces into lines of at most `COLUMNS` columns.
 
     Args:
         text: One paragraph or list item, on any number of lines.
-        indent: What the lines after the first begin with.
+        indent: Indentation of the lines after the first.
     """
     lines = [""]
     for word in text.split():

@@ -1,9 +1,9 @@
-"""The operator page, docs/operators.md, written from the operator table and the public names.
+"""The generator of docs/operators.md, from the operator table and the public names.
 
     python -m flambeau.testing.operator_page tests/goldens/torch_names.txt > docs/operators.md
 
-The file lists PyTorch's documented names, one a line: `torch.add`, `Tensor.add_`, `linalg.svd`. Those that Flambeau
-lacks end the page, so that nothing is silently absent. Tests hold the page to the table and the list to PyTorch.
+The file lists PyTorch's documented names, one a line: `torch.add`, `Tensor.add_`, `linalg.svd`. The page ends with the
+names that Flambeau lacks. Tests compare the page with the table and the list with PyTorch.
 """
 
 from __future__ import annotations

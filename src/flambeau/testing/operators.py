@@ -133,7 +133,7 @@ def tensor_of(array: Array, layout: Layout = plain, where: device = CPU) -> Tens
 
 
 def zero_dim(array: Array) -> Array:
-    """Return the first element alone."""
+    """Return the first element as an array without dimensions."""
     return array[(0,) * array.ndim] if array.size else array
 
 
@@ -163,10 +163,14 @@ def bits(result: Any) -> list[bytes]:
 def check_virtual(op: Op, kind: dtype, where: device, seed: int = 0) -> int:
     """Run the samples on the CPU and on `where`, and raise AssertionError unless bits or errors are equal.
 
-    Each sample is laid out plainly and column by column, images with the channels innermost too. The first also
-    has steps between its elements, operands of no elements, of no dimensions and of one row, and `out=`. Returns
-    how many calls were compared. What CUDA devices do not implement though CPUs do (products of integers) is not
-    compared.
+    Each sample is tried in row-major and column-major layout, images also in channels last. The first sample is also
+    tried
+    with gaps between its elements, with empty, 0-dim and one-row operands, and with `out=`. Operators that CUDA devices
+    do
+    not implement although CPUs do (products of integers) are not compared.
+
+    Returns:
+        The number of calls that were compared.
     """
     count = 0
     for number, (inputs, params) in enumerate(op.samples(maker(kind, seed), kind)):
@@ -203,7 +207,7 @@ def _each(variant: Variant, inputs: Sequence[Any]) -> list[Any]:
 def _compare(
     op: Op, inputs: Sequence[Any], params: Params, layout: Layout, where: device, into: bool = False
 ) -> int:
-    """Compare one call on both devices; with `into`, also into an `out=` of other strides."""
+    """Compare one call on both devices; with `into`, also with an `out=` of other strides."""
     moved = tuple([where if p is CPU else p for p in params])
     host, there = (_laid_out(inputs, layout, place) for place in (CPU, where))
     about = f"{op.name}{[getattr(x, 'shape', x) for x in inputs]} {params} {layout.__name__}"

@@ -48,7 +48,7 @@ class Orders:
             yield
 
     def _orders(self, kinds: list[str], seed: int) -> Iterator[tuple[str, Sequence[Any]]]:
-        """Yield orders without end, or until an exhaustive search has seen all."""
+        """Yield orders forever, or until an exhaustive search has yielded all."""
         if not self.conflicts.pairs:
             return
         rest = [kind for kind in kinds if kind != "exhaustive"]
@@ -84,7 +84,7 @@ class Orders:
             self.runs.fail(name, run, lambda run: self.simplest(run, order))
 
     def _has_diverged(self, run: Run) -> bool:
-        """Return True if the run gave other commands or indices than the recorded one: only its own token repeats
+        """Return True if the run had other commands or indices than the recorded one, so only its own token repeats
         it.
         """
         return _course(run.graph) != _course(self.graph)
@@ -94,7 +94,9 @@ class Orders:
             self.found.violated = [*self.found.violated, text]
 
     def simplest(self, run: Run, order: Sequence[Any]) -> tuple[str, Run]:
-        """Take swaps away, halves first, as long as the outcome stays wrong: a token of what is left, and its run."""
+        """Remove swaps, halves first, while the outcome stays wrong. Returns a token of the remaining swaps, and its
+        run.
+        """
         token, forced = self.graph.token(order), self.conflicts.reversed_pairs(order)
         size = max(len(forced) // 2, 1)
         while size:

@@ -1,4 +1,4 @@
-"""`Outcome`: what a run of a program gave, in a form that two runs can be compared by."""
+"""`Outcome`: the result of a run of a program, in a form in which two runs can be compared."""
 
 from __future__ import annotations
 
@@ -33,16 +33,21 @@ class Outcome:
         return f"raises {self.error}" + (f" ({self.line})" if self.line else "")
 
     def unlike(self, other: Outcome) -> str:
-        """Return where two outcomes differ if their reports look equal, which omit most of a value; otherwise ""."""
+        """Return the first difference of two outcomes whose reports look equal, because they omit most of a value;
+        otherwise "".
+        """
         if self == other or str(self) != str(other):
             return ""
         return "first difference: " + _difference(self.value, other.value)
 
 
 def frozen(value: Any) -> Any:
-    """Return a value that equals another one's where both hold the same bits.
+    """Return a value that equals another such value exactly if both have the same bits.
 
-    Tensors and arrays become (dtype, shape, bytes). Raises TypeError for what cannot be compared between runs.
+    Tensors and arrays become (dtype, shape, bytes).
+
+    Raises:
+        TypeError: If a value cannot be compared between runs.
     """
     if isinstance(value, torch.Tensor):
         there = value.detach().cpu().resolve_conj().contiguous()
@@ -65,13 +70,13 @@ def frozen(value: Any) -> Any:
 
 
 def without_addresses(outcome: Outcome, range: tuple[int, int]) -> Outcome:
-    """Return an outcome whose texts name addresses relative to their device.
+    """Return an outcome whose texts have addresses relative to their device.
 
-    Each machine has its own addresses, and each object of Python's, so that no two runs print the same.
+    Addresses of each machine and of Python objects differ, so texts of two runs would never be equal.
 
     Args:
         outcome: The outcome of a run.
-        range: The first address of the run's machine, and the one behind its last.
+        range: The first address of the run's machine, and the one after its last.
     """
 
     def relative(match: re.Match[str]) -> str:

@@ -8,10 +8,10 @@
 
     assert ranks(body, 4) == [[4.0] * 4] * 4
 
-Each rank is a thread with a virtual GPU of its own as its current device, an environment of its own (RANK,
-WORLD_SIZE, LOCAL_RANK ...) for `init_process_group`, and its own process groups. One of them runs at a time, and
-the next when it waits: for another rank's part in a collective, for a key of the store, for the end. So a run
-repeats exactly, and a rank that waits for what never comes is told at once, with who waits for whom, and where.
+Each rank is a thread with its own virtual GPU as the current device, its own environment (RANK, WORLD_SIZE, LOCAL_RANK
+...) for `init_process_group`, and its own process groups. One rank runs at a time, and the next one when it waits: for
+another rank's contribution to a collective, for a key of the store, or at the end. A run therefore repeats exactly. A
+wait that can never end is reported immediately, with all waiting ranks and their call sites.
 """
 
 from __future__ import annotations
@@ -42,18 +42,20 @@ def ranks(
     data: bool | None = None,
     order: int | None = None,
 ) -> list[Any]:
-    """Run `fn(*args)` on `n` ranks; what each returned, by rank.
+    """Run `fn(*args)` on `n` ranks and return the results by rank.
 
-    The first error of any rank ends the others where they wait next, and is raised, with the rank in its notes. A rank
-    that calls `sys.exit()` has ended, as if `fn` had returned None.
+    The first error of a rank ends the others at their next wait, and is raised with the rank in its notes. A rank that
+    calls `sys.exit()` has ended, as if `fn` had returned None.
 
     Args:
-        profile, schedule, races, poison, data: of the virtual GPUs, one for each rank (see `flambeau.virtual`). With
-            n GPUs open already and none of these given, the ranks use those.
-        order: a seed by which the next rank is chosen where several can go on; None: in a circle.
+        profile, schedule, races, poison, data: Settings of the virtual GPUs, one GPU for each rank (see
+            `flambeau.virtual`). If n GPUs are open already and these are None, the ranks use the open GPUs.
+        order: Seed for the choice of the next rank among several that can run; None for round robin.
 
-    Raises DriverError: ranks wait for each other in vain; ValueError: n is less than 1; RuntimeError: a rank has called
-    `sys.exit` with a status other than 0.
+    Raises:
+        DriverError: If all ranks wait for each other.
+        ValueError: If n is less than 1.
+        RuntimeError: If a rank has called `sys.exit` with a status other than 0.
     """
     if n < 1:
         raise ValueError(f"ranks: there must be at least one, not {n}")
@@ -121,7 +123,7 @@ def _rank(rank: int, size: int, session: world.Session) -> Iterator[None]:
 
 
 def environment(rank: int, size: int) -> dict[str, str]:
-    """Return what `flambeau launch` would put into the environment of a rank on one node."""
+    """Return the environment variables that `flambeau launch` sets for a rank on one node."""
     return {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size),
         "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
@@ -131,7 +133,7 @@ def environment(rank: int, size: int) -> dict[str, str]:
 class Hosts:
     """Separate hosts of the ranks, so that time and waits of one rank do not affect the others.
 
-    Each has default generators of its own, which begin as those of whoever starts the ranks.
+    Each has its own default generators, which start as copies of the caller's.
     """
 
     def __init__(self) -> None:

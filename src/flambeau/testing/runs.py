@@ -1,13 +1,12 @@
 """`Runs`: runs of the explored program, each on a separate machine, and their outcomes.
 
 # Note [Explained outcomes]
-Problem: a program that prints a time, an address or a random number gives another outcome in each order, and a report
-of "1 order, 11 outcomes" helps nobody.
-Rule: each run belongs to a class: the commands that the program requested, the answers that it got to its own
-questions, and the conflicting pairs that ran the other way round than requested. By docs/determinism.md the memory is
-the same after all runs of a class. So two runs of one class with two outcomes are a failure with its own cause,
-never one of the order: the first of the two is run again, which shows whether anything that a schedule controls
-decides the outcome.
+Problem: a program that prints a time, an address or a random number has another outcome in each order, and a report
+of "1 order, 11 outcomes" does not help.
+Rule: each run belongs to a class, defined by the commands that the program requested, the answers to its polls, and
+the conflicting pairs that ran in the reverse order. By docs/determinism.md all runs of a class leave the same memory.
+Two runs of one class with two outcomes are therefore a separate failure, not one of the order. The first of them is
+run again, which shows whether anything that a schedule controls decides the outcome.
 Consequences: there are no more distinct outcomes than distinct orders unless the report says why.
 """
 
@@ -37,7 +36,16 @@ _ADDRESS = re.compile("0x[0-9a-f]+")  # each machine has its own
 
 @dataclass
 class Run:
-    """Its outcome, a hash of what ran and when, the choices made, the graph, and with races on what it proves."""
+    """A run of the program.
+
+    Attributes:
+        outcome: Its result.
+        schedule: The schedule that it ran under.
+        trace: A hash of the commands with their times.
+        token: The choices of its schedule.
+        graph: Its command graph.
+        certificate: What the race detector proves, if it was on.
+    """
 
     schedule: str
     outcome: Outcome
@@ -65,7 +73,7 @@ class Plan:
 
 
 class Runs:
-    """The runs of a program, and the results so far: `found`."""
+    """The runs of a program. `found` holds the results so far."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -105,7 +113,7 @@ class Runs:
 
     @property
     def unreliable(self) -> bool:
-        """Return True if the program was seen to be nondeterministic by itself."""
+        """Return True if two runs of one order differed, so the program itself is nondeterministic."""
         return any(failure.nondeterministic for failure in self.found.failures)
 
     @property
@@ -155,7 +163,7 @@ class Runs:
 
     # -- failures -----------------------------------------------------------------------------------------
     def failure(self, name: str, run: Run, token: str) -> Failure:
-        """Describe a run whose outcome is not the expected one. `token` repeats it."""
+        """Describe a run whose outcome is not the expected one. `token` repeats the run."""
         graph = run.graph
         swaps = _swaps(graph, self.reversed_pairs(run))
         answers = _other_answers(graph, self.first.graph)
@@ -165,7 +173,7 @@ class Runs:
         return Failure(name, token, run.outcome, replay, swaps, answers, cause, unlike=unlike)
 
     def fail(self, name: str, run: Run, simpler: Callable[[Run], tuple[str, Run]]) -> None:
-        """Note an outcome that is not the expected one, with what `simpler` leaves of its order.
+        """Record an outcome that is not the expected one, after reducing its order with `simpler`.
 
         Another example of a known failure is not reduced.
         """
@@ -179,7 +187,7 @@ class Runs:
             self._add(failure)
 
     def reversed_pairs(self, run: Run) -> list[Pair]:
-        """Return the conflicting pairs that a run had the other way round than requested, the one that ran first
+        """Return the conflicting pairs that a run had in the reverse order of the requests. The first of a pair ran
         first.
         """
         return self.conflicts(run.graph).reversed_pairs(run.graph.steps_of_token(run.token))
@@ -197,7 +205,7 @@ class Runs:
         add_failure(self.found.failures, failure)
 
     def _explain(self, name: str, run: Run) -> None:
-        """Put a run into its class; a class of two outcomes is a failure. See Note [Explained outcomes]."""
+        """Add a run to its class. A class with two outcomes is a failure. See Note [Explained outcomes]."""
         if self.conflicts(run.graph).cut:
             return  # not all pairs are known, so nor is the class
         graph = run.graph
@@ -233,7 +241,7 @@ class Runs:
         return f" ({read[0].partition(' are only')[0]})" if read else ""
 
     def _other_commands(self, graph: Any) -> str:
-        """Return where a run without swaps and other answers leaves the recorded one."""
+        """Return the first difference from the recorded run, for a run without swaps and with equal answers."""
         ours, theirs = [[s for s in g.steps if s.free] for g in (graph, self.first.graph)]
         pairs = enumerate(zip(ours, theirs, strict=False))
         unlike = (i for i, (a, b) in pairs if (a.name, a.stream.handle) != (b.name, b.stream.handle))
@@ -301,7 +309,7 @@ def questions(graph: Any) -> list[Any]:
 
 
 def answers_of(graph: Any) -> str:
-    """Return what the program was answered: y or n for each question."""
+    """Return the answers to the program's polls, as a letter y or n for each."""
     return "".join(["y" if step.poll.done else "n" for step in questions(graph)])
 
 
@@ -328,7 +336,7 @@ def _lines(race: Race) -> tuple[str, str]:
 
 
 def _outcome(function: Callable[[], Any]) -> Outcome:
-    """Return what it returns or raises, once all that it asked for is done."""
+    """Run a function and return its result or exception, after all of its work has finished."""
     try:
         value = function()
         for index in range(torch.cuda.device_count()):

@@ -77,7 +77,7 @@ for _name, _define in (("softmax", _softmax), ("log_softmax", _log_softmax)):
 
 
 def _dim(name: str, dim: int | None, ndim: int) -> int:
-    """Return the dim that PyTorch chooses where none is given, with its warning."""
+    """Return the dim that PyTorch chooses if there is none, with its warning."""
     if dim is not None:
         return dim
     warn_program(
@@ -111,7 +111,7 @@ def log_softmax(
 def gumbel_softmax(
     logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
 ) -> Tensor:
-    """Return a sample of the Gumbel-softmax distribution along `dim`; one-hot where `hard`."""
+    """Return a sample of the Gumbel-softmax distribution along `dim`; one-hot if `hard` is True."""
     if eps != 1e-10:
         warn_program("`eps` parameter is deprecated and has no effect.", UserWarning)
     noise = -creation.empty_like(logits).exponential_().log()
@@ -134,10 +134,10 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
-    """Return x held to [min_val, max_val].
+    """Return x clamped to [min_val, max_val].
 
     Raises:
-        ValueError: For min_val > max_val.
+        ValueError: If min_val > max_val.
     """
     if min_val > max_val:
         raise ValueError("min_val cannot be greater than max_val")
@@ -146,7 +146,7 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
 
 @by_parser
 def hardtanh_(input: Tensor, min_val: Number = -1.0, max_val: Number = 1.0) -> Tensor:
-    """Apply `hardtanh` in place; gives `max_val` if the bounds exclude each other."""
+    """Apply `hardtanh` in place. If min_val > max_val the result is `max_val`."""
     return _hardtanh(input, min_val, max_val, "hardtanh_", True)
 
 
@@ -161,12 +161,12 @@ def _hardtanh(input: Tensor, min_val: Number, max_val: Number, name: str, inplac
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
-    """Return x held to [0, 6]."""
+    """Return x clamped to [0, 6]."""
     return hardtanh(input, 0.0, 6.0, inplace)
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
-    """Return x where it is greater than `threshold`, else `value`."""
+    """Return x if it is greater than `threshold`, else `value`."""
     kind = require_tensor(input, "threshold").dtype
     numbers = (
         [checked_scalar(x, kind) for x in (threshold, value)] if kind.category > BOOL else [threshold, value]
@@ -368,7 +368,7 @@ def _in_place(define: Any, name: str) -> Any:
 
 
 def elu_(input: Tensor, alpha: Number = 1.0, scale: Number = 1, input_scale: Number = 1) -> Tensor:
-    """Return `elu` in place: `scale` multiplies the result, `input_scale` what is exponentiated."""
+    """Apply `elu` in place. `scale` multiplies the result, `input_scale` the argument of exp."""
     return _run(functions.elu, "elu_", input, alpha, scale, input_scale, inplace=True)
 
 
@@ -396,7 +396,7 @@ for _public in (hardshrink, prelu):
 
 
 def _threshold(input: Tensor, threshold: Number, value: Number, *, out: Tensor | None = None) -> Tensor:
-    """Return x where it is greater than `threshold`, else `value`."""
+    """Return x if it is greater than `threshold`, else `value`."""
     return run(ops.threshold, (require_tensor(input, "threshold"), threshold, value), (), out)
 
 

@@ -107,9 +107,14 @@ def multi_head_attention_forward(
 ) -> tuple[Tensor, Given]:  # fmt: skip
     """Return (output, weights or None) of attention with projections and heads.
 
-    query (L, N, E), key and value (S, N, E), or without N. key_padding_mask (N, S) and attn_mask (L, S) or (N
-    heads, L, S): of bool (True is left out), or added. Raises AssertionError, RuntimeError: shapes that do not
-    fit.
+    Args:
+        query: (L, N, E), or (L, E) without a batch.
+        key, value: (S, N, E) or (S, E).
+        key_padding_mask: (N, S); bool (True excludes a position), or a tensor that is added.
+        attn_mask: (L, S) or (N heads, L, S); bool (True excludes a position), or a tensor that is added.
+
+    Raises:
+        AssertionError, RuntimeError: If shapes do not match.
     """
     batched = _check_dims(query, key, value, key_padding_mask, attn_mask, num_heads)
     if not batched:
@@ -151,7 +156,7 @@ def multi_head_attention_forward(
 
 
 def _check_dims(query: Tensor, key: Tensor, value: Tensor, padding: Given, mask: Given, heads: int) -> bool:
-    """Return True if the query is a batch. Raises AssertionError where the others do not fit."""
+    """Return True if the query has a batch dimension. Raises AssertionError if the other arguments do not match it."""
     if query.dim() not in (2, 3):
         raise AssertionError(
             f"query should be unbatched 2D or batched 3D tensor but received {query.dim()}-D query tensor"
@@ -177,11 +182,12 @@ def _check_dims(query: Tensor, key: Tensor, value: Tensor, padding: Given, mask:
 
 
 def canonical_mask(mask: Given, name: str, other: Given, other_name: str, kind: dtype) -> Given:
-    """Return a mask to be added, of `kind` where it was of bool: -inf where True. Warns where the other mask is of
-    another dtype.
+    """Return a mask to be added. A bool mask is converted to `kind`, with -inf where it is True.
+
+    Warns if the other mask has another dtype.
 
     Raises:
-        AssertionError: If the value is neither of bool nor floating.
+        AssertionError: If the mask is neither bool nor floating point.
     """
     if mask is None:
         return None
@@ -228,7 +234,7 @@ def _project(inputs: tuple[Tensor, ...], weights: Any, bias: Given) -> Sequence[
 
 
 def _per_head(mask: Given, sizes: tuple[int, int, int, int]) -> Given:
-    """Return attn_mask as one that broadcasts to (N, heads, L, S). Raises RuntimeError for any other shape."""
+    """Return attn_mask in a shape that broadcasts to (N, heads, L, S). Raises RuntimeError for any other shape."""
     if mask is None:
         return None
     batch, heads, *rest = sizes
@@ -243,7 +249,7 @@ def _per_head(mask: Given, sizes: tuple[int, int, int, int]) -> Given:
 def _with_biases(
     k: Tensor, v: Tensor, bias_k: Given, bias_v: Given, batch: int, free: bool
 ) -> tuple[Tensor, Tensor, int]:
-    """Keys and values with a learned one behind them, and how many were added."""
+    """Append a learned position to keys and values; returns both, and the number of appended positions."""
     if bias_k is None and bias_v is None:
         return k, v, 0
     if bias_k is None or bias_v is None:
@@ -270,7 +276,7 @@ def _static(x: Tensor, name: str, batch: int, heads: int, width: int) -> Tensor:
 
 
 def _merge_masks(added: Given, padding: Given, more: int, batch: int, length: int) -> Given:
-    """Return both masks as one; `more` positions were put behind the keys."""
+    """Return both masks as one, extended by `more` positions that were appended to the keys."""
     added, padding = (x if x is None or not more else pad(x, (0, more)) for x in (added, padding))
     if padding is None:
         return added

@@ -113,7 +113,7 @@ def _geometry(stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Geome
 
 
 def _require_31_bits(how: Geometry) -> Geometry:
-    """Return a geometry whose numbers have 31 bits, as those of cuDNN. Raises RuntimeError for others."""
+    """Return a geometry if all its numbers fit in 31 bits, as cuDNN requires. Raises RuntimeError otherwise."""
     if any(v >= 1 << 31 for v in (*how.stride, *how.padding, *how.dilation, *how.output_padding)):
         raise RuntimeError(
             f"integer out of range: stride, padding and dilation have 31 bits, but are {how[:3]}"

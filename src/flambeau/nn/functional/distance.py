@@ -47,7 +47,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
 
 
 def _length(x: Tensor, dim: int, eps: float) -> Tensor:
-    """Return the norm along `dim`, `eps` at least. As in PyTorch, its gradient is that of the norm also below `eps`."""
+    """Return the norm along `dim`, at least `eps`. As in PyTorch, the gradient below `eps` is that of the norm."""
     length: Tensor = norm(x, 2, dim, True)
     if not length.requires_grad:
         return length.clamp_min(eps)

@@ -1,7 +1,7 @@
-"""Dropout. In training each element (or channel) is zeroed with probability p, the others grow by 1 / (1 - p).
+"""Dropout: in training each element (or channel) is zeroed with probability p, and the others are divided by 1 - p.
 
-On the CPU the elements that PyTorch zeroes for a seed are zeroed. On CUDA `dropout` draws as PyTorch's fused kernel
-does for tensors that it reads four elements at a time, the others as `bernoulli_`.
+On the CPU the zeroed elements equal PyTorch's for the same seed. On CUDA `dropout` draws like PyTorch's fused kernel
+with vectors of four elements; the other functions draw like `bernoulli_`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 @by_parser
 @signatures("F.alpha_dropout(input: Tensor, p: float=, training: bool=, inplace: Any=)")
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
-    """Dropout that keeps mean and variance of SELU's outputs."""
+    """Apply dropout that preserves mean and variance of SELU's outputs."""
     return _drop(input, p, training, inplace, False, True)
 
 
@@ -82,10 +82,10 @@ def feature_alpha_dropout(
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Dropout of whole channels of (N, C, L) or (C, L).
+    """Zero whole channels of (N, C, L) or (C, L).
 
     Raises:
-        RuntimeError: For other dimensions.
+        RuntimeError: For other numbers of dimensions.
     """
     check_probability(p)
     if require_tensor(input, "dropout1d").dim() not in (2, 3):

@@ -22,8 +22,8 @@ def _each(x: Any, ndim: int) -> tuple[Any, ...]:
 
 
 def _starts(samples: Any, size: int, count: int, window: int) -> Any:
-    """Return where each of `count` windows begins in a dimension of `size`: (N, C, count), from samples (N, C) in
-    [0, 1).
+    """Return the start of each of `count` windows in a dimension of `size`, (N, C, count), from samples (N, C) in [0,
+    1).
     """
     last = creation.full((*samples.shape, 1), size - window, dtype=int64, device=samples.device)
     if count <= 1:
@@ -118,13 +118,14 @@ def fractional_max_pool2d(
     input: Tensor, kernel_size: IntOrTuple, output_size: Any = None, output_ratio: Any = None,
     return_indices: bool = False, _random_samples: Tensor | None = None,
 ) -> Any:  # fmt: skip
-    """Return the largest of each of `output_size` windows (or `output_ratio` of the input's size) of (N, C, H, W).
+    """Return the maximum of each of `output_size` windows (or `output_ratio` of the input's size) of (N, C, H, W).
 
-    `_random_samples` (N, C, 2) in [0, 1) place the windows; drawn if not given.
+    Args:
+        _random_samples: (N, C, 2) in [0, 1), which place the windows; drawn if None.
 
     Raises:
-        ValueError: If the value is neither size nor ratio.
-        RuntimeError: For windows that do not fit.
+        ValueError: If both size and ratio are None.
+        RuntimeError: If windows do not fit.
     """
     both = _pool(2, input, kernel_size, output_size, output_ratio, _random_samples)
     return both if return_indices else both[0]

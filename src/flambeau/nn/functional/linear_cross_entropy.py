@@ -26,7 +26,7 @@ def linear_cross_entropy(
 
     Args:
         input: (in_features) or (N, in_features).
-        linear_weight: (C, ..., in_features), for C classes and losses at each of the places in between.
+        linear_weight: (C, ..., in_features), for C classes and one loss for each index of the middle dimensions.
         target: The classes, (N, ...), or their probabilities, (N, C, ...).
         linear_bias: (C, ...).
         weight: The weight of each class.
@@ -36,8 +36,8 @@ def linear_cross_entropy(
         options: None. PyTorch's options compute the logits in chunks, which Flambeau does not.
 
     Raises:
-        RuntimeError: if the shapes do not fit, or `ignore_index` is given with probabilities.
-        NotSupportedError: if `options` are given.
+        RuntimeError: If shapes do not match, or `ignore_index` is used with probabilities.
+        NotSupportedError: If `options` is not None.
     """
     x, w = input.meta, linear_weight.meta
     _check(x, w, linear_bias)

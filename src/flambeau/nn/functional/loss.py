@@ -1,4 +1,6 @@
-"""Losses. `reduction` is "none", "mean" or "sum"; the older `size_average` and `reduce` choose it where given."""
+"""Losses. `reduction` is "none", "mean" or "sum"; the older `size_average` and `reduce` override it if they are not
+None.
+"""
 
 from __future__ import annotations
 
@@ -218,7 +220,7 @@ def cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
     ignore_index: int = -100, reduce: bool | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """Return the cross entropy of logits and classes (or probabilities, of input's shape); see `nll_loss`."""
+    """Return the cross entropy of logits with classes, or with probabilities of the input's shape; see `nll_loss`."""
     mode = reduction_of(size_average, reduce, reduction)
     if label_smoothing > 1:
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing:g}")
@@ -249,7 +251,7 @@ def _along(weight: Tensor, ndim: int, axis: int) -> Tensor:
 def _even(
     scores: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, mode: str, axis: int
 ) -> Tensor:
-    """Return the loss against every class alike, which label smoothing mixes in."""
+    """Return the loss against the uniform distribution of classes, which label smoothing mixes in."""
     ignored = target == ignore_index
     weighted = scores if weight is None else scores * _along(weight, scores.dim(), axis)
     loss = -weighted.sum(axis)
@@ -296,7 +298,7 @@ def multi_margin_loss(
     input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
     size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """Return how far each class comes within the margin of the target's, to the power p (1 or 2)."""
+    """Return the sum over classes of max(0, margin - x[target] + x[class]) ** p, divided by the number of classes."""
     mode = reduction_of(size_average, reduce, reduction)
     if p not in (1, 2):
         raise ValueError("only p == 1 and p == 2 supported")
@@ -313,7 +315,9 @@ def multilabel_margin_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """Return how far other classes come within 1 of the labels, which each row of `target` lists up to a -1."""
+    """Return the margin loss of 1 between each label and each other class. A row of `target` lists labels, ended by
+    -1.
+    """
     mode = reduction_of(size_average, reduce, reduction)
     if input.shape != target.shape:
         raise RuntimeError(
@@ -570,7 +574,9 @@ def triplet_margin_loss(
     anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
     swap: bool = False, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """Return how much nearer the anchor's positive must come than its negative, with a margin > 0."""
+    """Return max(0, d(anchor, positive) - d(anchor, negative) + margin), where d is the p-norm distance and margin >
+    0.
+    """
     mode = reduction_of(size_average, reduce, reduction)
     if autocast.threads:
         anchor, positive, negative = autocast.cast(FLOAT32, anchor, positive, negative)
@@ -621,11 +627,14 @@ def ctc_loss(
 ) -> Tensor:  # fmt: skip
     """Return the connectionist temporal classification loss.
 
-    log_probs (T, N, C) or (T, C); targets (N, S), or all one after the other; lengths (N). The mean is that of
-    each loss over its target's length.
+    Args:
+        log_probs: (T, N, C) or (T, C).
+        targets: (N, S), or concatenated.
+        input_lengths, target_lengths: (N).
+        reduction: "mean" averages the losses divided by their target lengths.
 
     Raises:
-        RuntimeError: For lengths or a blank that do not fit.
+        RuntimeError: If lengths or `blank` are out of range.
     """
     mode = reduction_of(None, None, reduction)
     batched = require_tensor(log_probs, "ctc_loss").dim() == 3

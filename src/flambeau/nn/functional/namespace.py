@@ -21,7 +21,7 @@ _REDUCTIONS = {1: "mean", 2: "sum"}  # any other number: none
 
 @function
 def adaptive_max_pool1d(input: Tensor, output_size: IntOrTuple) -> Any:
-    """Return maxima of as many windows as are asked for, and where they stand."""
+    """Return the maxima of `output_size` windows, and their indices."""
     return pooling.adaptive_max_pool1d(input, output_size, return_indices=True)
 
 
@@ -103,7 +103,7 @@ def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, red
 def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = 0
 ) -> Tensor:
-    """Return -target * (input1 - input2) + margin, 0 at least."""
+    """Return max(0, -target * (input1 - input2) + margin)."""
     return loss.margin_ranking_loss(
         input1, input2, target, margin, reduction=_REDUCTIONS.get(reduction, "none")
     )
@@ -133,7 +133,7 @@ def triplet_margin_loss(
     anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
     swap: bool = False, reduction: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Return how much nearer the anchor's positive must come than its negative."""
+    """Return max(0, d(anchor, positive) - d(anchor, negative) + margin), where d is the p-norm distance."""
     how = _REDUCTIONS.get(reduction, "none")
     return loss.triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap, reduction=how)
 

@@ -24,7 +24,7 @@ Given = Tensor | None
 
 
 def _present(name: str, weight: Given, bias: Given = None) -> tuple[list[Tensor], tuple[bool, bool]]:
-    """Return the parameters of a normalization that are given, and which are."""
+    """Return those of weight and bias that are not None, and a flag for each."""
     more = []
     if weight is not None:
         more.append(require_tensor(weight, name, "weight", 3))
@@ -87,7 +87,7 @@ def _batch_norm(
 
 
 def _per_channel(input: Tensor) -> int:
-    """Return how many values each channel has. Raises ValueError for one, whose variance says nothing."""
+    """Return the number of values of each channel. Raises ValueError for one value, whose variance is meaningless."""
     shape = require_tensor(input, "batch_norm").shape
     count = shape[0]
     for n in shape[2:]:

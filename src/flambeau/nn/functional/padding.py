@@ -35,7 +35,7 @@ def constant_pad(input: Tensor, pad: Sequence[int], value: Number = 0) -> Tensor
 
 
 def _pairs(pad: Sequence[int], ndim: int) -> tuple[tuple[int, int], ...]:
-    """Return one (before, after) for each dimension: `pad` begins with the last."""
+    """Return a pair (before, after) for each dimension, from `pad`, which begins with the last dimension."""
     given = [(int(pad[i]), int(pad[i + 1])) for i in range(0, len(pad), 2)]
     return (*[(0, 0)] * (ndim - len(given)), *reversed(given))
 
@@ -45,9 +45,10 @@ def _is_one_number(value: Any) -> bool:
 
 
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Tensor:
-    """Grow (or shrink) the trailing dimensions by (left, right, top, bottom, ...): the last one comes first.
+    """Pad (or crop) the trailing dimensions by (left, right, top, bottom, ...), beginning with the last dimension.
 
-    mode: "constant" (with `value`), "reflect", "replicate" or "circular", of the last one to three dimensions.
+    Args:
+        mode: "constant" (with `value`), or for the last one to three dimensions "reflect", "replicate" or "circular".
     """
     if not isinstance(pad, (list, tuple)):
         raise TypeError(argument_type("pad", "pad", 2, "tuple of ints", pad))

@@ -173,7 +173,7 @@ def _counts(values: Any) -> Any:
 
 
 def _leading(values: Any, ndim: int) -> Any:
-    """Return the values of the first dimensions: PyTorch ignores further ones of `max_unpool1d`."""
+    """Return the values of the first `ndim` dimensions. PyTorch ignores further values of `max_unpool1d`."""
     return values[:ndim] if ndim == 1 and isinstance(values, (tuple, list)) else values
 
 
@@ -248,7 +248,7 @@ lp_pool3d = _lp(3, "lp_pool3d", avg_pool3d, max_pool3d)
 
 
 def _target(x: Any, size: Any, ndim: int, name: str) -> Ints:
-    """Return the size asked for; None keeps the input's."""
+    """Return the output size; None in `size` keeps the input's size."""
     one = int_or_none(size) if ndim == 1 or isinstance(size, int) else None
     if one is not None:
         return (one,) * ndim

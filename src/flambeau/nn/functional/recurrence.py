@@ -1,11 +1,11 @@
-"""`Recurrence`: one direction of one recurrent layer over all of its time steps, as one node of the tape.
+"""`Recurrence`: one direction of one recurrent layer over all of its time steps, as one autograd node.
 
 # Note [Recurrence]
-Rows are what a time step takes of each sequence that still runs; rows of all steps lie one after the other, (N, ...).
-The input's share of all gates is one product before the first step. A step is a product that adds the state's share,
-and a cell. On the way back a step is a cell and a product; the gradients of weights and inputs are products over all
-rows, after the last step. Where the walk back is itself recorded, the layer runs once more as an ordinary recorded
-program, which is differentiated.
+A row is the input of one time step of one sequence. The rows of all steps are concatenated, (N, ...); a step has a row
+for each sequence that has not ended. The input's part of all gates is one product before the first step. A step is a
+product that adds the state's part, and a cell. In backward, a step is a cell and a product; gradients of weights and
+inputs are products over all rows, after the last step. If backward itself is recorded, the layer runs again as ordinary
+recorded operations, which are differentiated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BACKWARD = {"RNN_TANH": backward.tanh_backward, "RNN_RELU": backward.relu_backw
 
 
 def concatenate(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Return tensors one after the other, in separate memory."""
+    """Return the concatenation of tensors, in new memory."""
     result: Tensor = call(cat, parts, (dim,))
     return result
 
@@ -46,7 +46,7 @@ class Steps:
         self.even = self.sizes[0] == self.sizes[-1]
 
     def split(self, x: Tensor) -> Sequence[Tensor]:
-        """Return the rows of each step: bare views where nothing is recorded."""
+        """Return the rows of each step, as views without autograd nodes if nothing is recorded."""
         parts: Sequence[Tensor]
         if tape.recording:
             parts = x.split(self.sizes)
@@ -77,7 +77,10 @@ class Steps:
 
 
 class Running:
-    """The state of the sequences that run: those that begin come from `source`, those that end are put aside."""
+    """The states of the sequences that are running. States of sequences that begin are from `source`; states of
+    sequences
+    that end are stored.
+    """
 
     def __init__(self, source: Tensor) -> None:
         self.source = source
@@ -124,10 +127,17 @@ def _shares(mode: str, x: Tensor, w_ih: Tensor, b_ih: Given, b_hh: Given) -> Ten
 
 
 class Recurrence(Function):
-    """See Note [Recurrence]. `apply(mode, steps, x, h, c, w_ih, w_hh, b_ih, b_hh, w_hr)`.
+    """One recurrent layer in one direction: see Note [Recurrence].
 
-    mode: "LSTM", "GRU", "RNN_TANH" or "RNN_RELU". x (N, I), h (B, P) and c (B, H), or None; biases and the projection
-    w_hr (P, H) or None. Gives the states (N, P), the last ones (B, P), and the last cell states (B, H) of an LSTM.
+    `apply(mode, steps, x, h, c, w_ih, w_hh, b_ih, b_hh, w_hr)` returns the states (N, P), the last states (B, P) and,
+    for
+    an LSTM, the last cell states (B, H).
+
+    Args:
+        mode: "LSTM", "GRU", "RNN_TANH" or "RNN_RELU".
+        x, h, c: (N, I), (B, P), and (B, H) or None.
+        b_ih, b_hh: Biases, or None.
+        w_hr: Projection (P, H), or None.
     """
 
     @staticmethod
@@ -219,7 +229,7 @@ def _gru(
 
 
 class _Carried:
-    """The gradient of the state, from step to step: that of the state that a step gives, and of the one before it."""
+    """The gradient of the state during backward: of the state after a step, and of the state before it."""
 
     def __init__(self, steps: Steps, grad: Tensor, last: Tensor, w_hh: Tensor) -> None:
         self.steps, self.parts, self.w_hh = steps, steps.split(grad), w_hh
@@ -230,14 +240,18 @@ class _Carried:
         self.at = 0
 
     def more(self) -> Given:
-        """Return what comes to the state before from above, where that is of the same sequences: to be added to
+        """Return the gradient of the previous state's output, if its sequences are those of this step; it is added to
         `direct`.
         """
         t = self.following[self.at]
         return None if t is None or self.steps.sizes[t] != self.now.meta.shape[0] else self.parts[t]
 
     def pass_on(self, gates: Tensor, direct: Given = None, whole: bool = False) -> None:
-        """To the step before: by the gates' gradients, and directly, which `whole` is with `more`."""
+        """Compute the gradient of the previous state, from the gates' gradients and `direct`.
+
+        Args:
+            whole: True if `direct` includes the result of `more`.
+        """
         t, self.at = self.following[self.at], self.at + 1
         if t is None or whole:
             self.now = _product(gates, self.w_hh, direct)
@@ -343,7 +357,7 @@ def _run_recorded(
     mode: str, steps: Steps, x: Tensor, h: Tensor, c: Given, w_ih: Tensor, w_hh: Tensor, b_ih: Given, b_hh: Given,
     w_hr: Given,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return what `Recurrence` gives."""
+    """Compute the results of `Recurrence` with ordinary recorded operations."""
     parts, running = steps.split(_shares(mode, x, w_ih, b_ih, b_hh)), Running(h)
     running_cells = None if c is None else Running(c)
     states: dict[int, Tensor] = {}

@@ -136,7 +136,7 @@ def _states(mode: str, hx: Any) -> tuple[Sequence[Tensor], Sequence[Given]]:
 
 
 def _weights(params: Sequence[Tensor], has_biases: bool) -> tuple[Given, ...]:
-    """Return w_ih, w_hh, b_ih, b_hh and the projection; None for what there is not."""
+    """Return w_ih, w_hh, b_ih, b_hh and the projection; None for missing ones."""
     products, rest = tuple(params[:2]), tuple(params[2:])
     biases = rest[:2] if has_biases else (None, None)
     projection = rest[2:] if has_biases else rest

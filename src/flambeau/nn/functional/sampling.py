@@ -30,11 +30,14 @@ def interpolate(
     input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
     align_corners: bool | None = None, recompute_scale_factor: bool | None = None, antialias: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Return (N, C, spatial ...) at another size, or at its own times `scale_factor`.
+    """Resize (N, C, spatial ...) to `size`, or by `scale_factor`.
 
-    mode: nearest, nearest-exact, linear (3D), bilinear, bicubic (4D), trilinear (5D), area. `antialias`
-    (bilinear, bicubic) widens the filter where the size shrinks. Raises ValueError for arguments that do not go
-    together.
+    Args:
+        mode: nearest, nearest-exact, linear (3D), bilinear, bicubic (4D), trilinear (5D) or area.
+        antialias: For bilinear and bicubic: widen the filter when downsampling.
+
+    Raises:
+        ValueError: If arguments contradict each other.
     """
     if mode in _ALL:
         if align_corners is not None:
@@ -120,7 +123,7 @@ def upsample(
     input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
     align_corners: bool | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return the older name of `interpolate`."""
+    """Call `interpolate`. Deprecated name."""
     _warn("upsample")
     return interpolate(input, size, scale_factor, mode, align_corners)
 
@@ -179,10 +182,9 @@ def grid_sample(
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
-    """Return the grid of places (N, H, W, 2) or (N, D, H, W, 3) that the affine maps `theta` (N, 2, 3) or (N, 3, 4)
-    give.
+    """Return the sampling grid (N, H, W, 2) or (N, D, H, W, 3) of the affine maps `theta`, (N, 2, 3) or (N, 3, 4).
 
-    A matrix product: on CUDA it follows `torch.backends.cuda.matmul.allow_tf32`.
+    It is a matrix product: on CUDA it follows `torch.backends.cuda.matmul.allow_tf32`.
     """
     if align_corners is None:
         warn_program(_CORNERS.format("grid_sample and affine_grid"), UserWarning)

@@ -27,15 +27,17 @@ def embedding(
     input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
     norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Return rows of `weight` (count, size) that `input` names: (..., size). `max_norm` first shrinks longer ones in
-    place.
+    """Return the rows of `weight` (count, size) that `input` selects, (..., size).
 
-    The row `padding_idx` gets no gradient; with `scale_grad_by_freq` each row's is divided by how often it is
-    named. With `sparse` the gradient of `weight` is a sparse tensor of the rows named.
+    Args:
+        padding_idx: A row that gets no gradient.
+        max_norm: First rescale longer selected rows in place to this norm.
+        scale_grad_by_freq: Divide each row's gradient by the number of its occurrences.
+        sparse: Return the gradient of `weight` as a sparse tensor of the selected rows.
 
     Raises:
-        IndexError: For an index out of range.
-        RuntimeError: For an input that holds no indices.
+        IndexError: If an index is out of range.
+        RuntimeError: If `input` is not an integer tensor.
     """
     if require_tensor(weight, "embedding", "weight").dim() != 2:
         raise RuntimeError("'weight' must be 2-D")
@@ -81,10 +83,12 @@ def embedding_bag(
     norm_type: float = 2, scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
     per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return rows of `weight` joined bag by bag: by "sum", "mean" or "max".
+    """Reduce the selected rows of `weight` bag by bag: by "sum", "mean" or "max". An empty bag gives zeros.
 
-    input: (bags, length), or all indices in one dimension, with `offsets` where bags begin (and the end, with
-    `include_last_offset`). An empty bag gives zeros. `per_sample_weights` go with "sum".
+    Args:
+        input: (bags, length), or all indices in one dimension.
+        offsets: Start of each bag, for one-dimensional `input`; with `include_last_offset` followed by the end.
+        per_sample_weights: Factors of the rows, only for "sum".
     """
     if mode not in ("sum", "mean", "max"):
         raise ValueError("mode has to be one of sum, mean or max")
@@ -174,7 +178,7 @@ def _reduce_bags(rows: Tensor, bags: Tensor, count: int, mode: str) -> Tensor:
 
 
 def _without_nans(rows: Tensor, later: Tensor) -> Tensor:
-    """Return rows whose NaNs no maximum sees, but for the first row of a bag: PyTorch looks for what is greater."""
+    """Return rows with NaNs replaced, except in a bag's first row: like PyTorch, the maximum ignores later NaNs."""
     return where(later & rows.isnan(), -math.inf, rows)
 
 
@@ -201,14 +205,16 @@ def _largest(rows: Tensor, bags: Tensor, count: int) -> Tensor:
 
 @by_parser
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """Return each class index as a row of zeros with a 1 in its place; as many classes as the largest needs, or
-    given.
+    """Return each class index as a row of zeros with a 1 at the index.
 
-    On CUDA it waits for the device only to find the largest index; with `num_classes` the kernel checks the
+    On CUDA the host waits for the device only to find the largest index; with `num_classes` the kernel checks the
     indices.
 
+    Args:
+        num_classes: Length of a row; -1 for the largest index plus 1.
+
     Raises:
-        RuntimeError: For an index out of range.
+        RuntimeError: If an index is out of range.
     """
     if require_tensor(tensor, "one_hot").dtype is not int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")

@@ -1,5 +1,5 @@
-"""The modules of torch.nn. Each file is one family, as in PyTorch. `NAMES` says where each class is; a file is
-imported on first use.
+"""The modules of torch.nn. Each file is one family, as in PyTorch. `NAMES` maps classes to files, which are imported on
+first use.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""`SyncBatchNorm` in the autograd graph: statistics of the batches of all ranks, forward and backward.
+"""The autograd function of `SyncBatchNorm`: statistics of the batches of all ranks, forward and backward.
 
 # Note [Statistics of all ranks]
-A rank sends its channels' means and variances and how many numbers they are of. The variance of all of them is the mean
-of the variances plus the variance of the means, each rank counting as its numbers do (Chan, Golub, LeVeque, 1979): no
-sums of squares, which would cancel. No rank waits for its GPU. Backward the ranks sum up two numbers a channel; the
-gradients of weight and bias are those of this rank's batch, as those of any other parameter.
+A rank sends means and variances of its channels, and its number of values. The variance over all ranks is the mean of
+the variances plus the variance of the means, weighted by the numbers of values (Chan, Golub, LeVeque, 1979), which
+avoids cancellation in sums of squares. No rank waits for its GPU. In backward the ranks sum two numbers for each
+channel. Gradients of weight and bias are those of the rank's own batch, like those of any other parameter.
 """
 
 from __future__ import annotations

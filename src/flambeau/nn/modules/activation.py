@@ -1,4 +1,4 @@
-"""Activations: what stands between layers; and attention, which PyTorch has among them."""
+"""Activation functions as modules, and attention, which PyTorch defines in the same file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Inplace(Module):
 
 
 class Threshold(Module):
-    """x where it exceeds `threshold`, else `value`."""
+    """The elementwise function that returns x if it is greater than `threshold`, else `value`."""
 
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         super().__init__()
@@ -46,14 +46,17 @@ def _in_place(module: Any) -> str:
 
 
 class ReLU(_Inplace):
-    """max(x, 0)."""
+    """The elementwise function max(x, 0)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.relu(input, inplace=self.inplace)
 
 
 class RReLU(Module):
-    """x, times a slope where it is negative: drawn from [lower, upper) in training, else their mean."""
+    """The elementwise function x for x >= 0, else slope * x. The slope is drawn from [lower, upper) in training, else
+    their
+    mean.
+    """
 
     def __init__(self, lower: float = 1.0 / 8, upper: float = 1.0 / 3, inplace: bool = False) -> None:
         super().__init__()
@@ -69,7 +72,7 @@ class RReLU(Module):
 
 
 class Hardtanh(Module):
-    """x, but `min_val` at least and `max_val` at most."""
+    """The elementwise function that clamps x to [min_val, max_val]."""
 
     def __init__(
         self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False, min_value: float | None = None,
@@ -97,7 +100,7 @@ class Hardtanh(Module):
 
 
 class ReLU6(Hardtanh):
-    """min(max(x, 0), 6)."""
+    """The elementwise function min(max(x, 0), 6)."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__(0.0, 6.0, inplace)
@@ -107,14 +110,14 @@ class ReLU6(Hardtanh):
 
 
 class Sigmoid(Module):
-    """1 / (1 + exp(-x))."""
+    """The elementwise function 1 / (1 + exp(-x))."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.sigmoid(input)
 
 
 class Hardsigmoid(Module):
-    """x / 6 + 1 / 2, 0 at least and 1 at most."""
+    """The elementwise function x / 6 + 1 / 2, clamped to [0, 1]."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
@@ -132,21 +135,21 @@ class Tanh(Module):
 
 
 class SiLU(_Inplace):
-    """x * sigmoid(x)."""
+    """The elementwise function x * sigmoid(x)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.silu(input, inplace=self.inplace)
 
 
 class Mish(_Inplace):
-    """x * tanh(softplus(x))."""
+    """The elementwise function x * tanh(softplus(x))."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.mish(input, inplace=self.inplace)
 
 
 class Hardswish(Module):
-    """x * hardsigmoid(x)."""
+    """The elementwise function x * hardsigmoid(x)."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
@@ -157,7 +160,7 @@ class Hardswish(Module):
 
 
 class ELU(Module):
-    """x, but alpha * (exp(x) - 1) where it is negative."""
+    """The elementwise function x for x >= 0, else alpha * (exp(x) - 1)."""
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
@@ -172,7 +175,7 @@ class ELU(Module):
 
 
 class CELU(Module):
-    """x, but alpha * (exp(x / alpha) - 1) where it is negative."""
+    """The elementwise function x for x >= 0, else alpha * (exp(x / alpha) - 1)."""
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
@@ -187,7 +190,7 @@ class CELU(Module):
 
 
 class SELU(_Inplace):
-    """The ELU whose outputs keep mean 0 and variance 1."""
+    """The scaled ELU whose constants preserve mean 0 and variance 1."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.selu(input, self.inplace)
@@ -208,7 +211,10 @@ class GLU(Module):
 
 
 class GELU(Module):
-    """x times the normal distribution's function of x; `approximate` "tanh" approximates it."""
+    """The elementwise function x times the normal cumulative distribution function of x.
+
+    `approximate="tanh"` uses an approximation.
+    """
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
@@ -222,7 +228,7 @@ class GELU(Module):
 
 
 class Hardshrink(Module):
-    """x, but 0 in [-lambd, lambd]."""
+    """The elementwise function that returns 0 in [-lambd, lambd], else x."""
 
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__()
@@ -236,7 +242,7 @@ class Hardshrink(Module):
 
 
 class LeakyReLU(Module):
-    """x, times `negative_slope` where it is negative."""
+    """The elementwise function x for x >= 0, else negative_slope * x."""
 
     def __init__(self, negative_slope: float = 1e-2, inplace: bool = False) -> None:
         super().__init__()
@@ -251,14 +257,14 @@ class LeakyReLU(Module):
 
 
 class LogSigmoid(Module):
-    """log(sigmoid(x))."""
+    """The elementwise function log(sigmoid(x))."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.logsigmoid(input)
 
 
 class Softplus(Module):
-    """log(1 + exp(beta * x)) / beta, and x where beta * x exceeds `threshold`."""
+    """The elementwise function log(1 + exp(beta * x)) / beta; x if beta * x exceeds `threshold`."""
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
@@ -273,7 +279,7 @@ class Softplus(Module):
 
 
 class Softshrink(Module):
-    """x moved towards 0 by `lambd`."""
+    """The elementwise function that moves x towards 0 by `lambd`, at most to 0."""
 
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__()
@@ -287,7 +293,7 @@ class Softshrink(Module):
 
 
 class PReLU(Module):
-    """x, times a learned slope where it is negative: one for all, or one for each channel."""
+    """The elementwise function x for x >= 0, else weight * x, with one learned weight or one for each channel."""
 
     def __init__(
         self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: Any = None
@@ -310,14 +316,14 @@ class PReLU(Module):
 
 
 class Softsign(Module):
-    """x / (1 + |x|)."""
+    """The elementwise function x / (1 + |x|)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.softsign(input)
 
 
 class Tanhshrink(Module):
-    """x - tanh(x)."""
+    """The elementwise function x - tanh(x)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.tanhshrink(input)
@@ -327,7 +333,7 @@ class Tanhshrink(Module):
 
 
 class Softmin(Module):
-    """softmax(-x) along `dim`."""
+    """The function softmax(-x) along `dim`."""
 
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()
@@ -341,7 +347,7 @@ class Softmin(Module):
 
 
 class Softmax(Module):
-    """exp(x) over its sum along `dim`."""
+    """The function exp(x) / sum(exp(x)) along `dim`."""
 
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()
@@ -364,7 +370,7 @@ class Softmax2d(Module):
 
 
 class LogSoftmax(Module):
-    """log(softmax(x)) along `dim`."""
+    """The function log(softmax(x)) along `dim`."""
 
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()
@@ -378,11 +384,12 @@ class LogSoftmax(Module):
 
 
 class MultiheadAttention(Module):
-    """Attention with `num_heads` heads, projections before and behind.
+    """Attention with `num_heads` heads and projections of inputs and output.
 
-    query (L, N, E), key (S, N, kdim) and value (S, N, vdim), or without N; batches first where `batch_first`.
-    Parameters: in_proj_weight (3 E, E), or q_proj_weight (E, E), k_proj_weight (E, kdim), v_proj_weight (E, vdim)
-    where they differ, in_proj_bias (3 E); bias_k and bias_v (1, 1, E) where `add_bias_kv`; out_proj.
+    Inputs: query (L, N, E), key (S, N, kdim) and value (S, N, vdim), or without N. With `batch_first` N is the first
+    dimension. Parameters: in_proj_weight (3 E, E), or q_proj_weight (E, E), k_proj_weight (E, kdim) and v_proj_weight
+    (E,
+    vdim) if the sizes differ; in_proj_bias (3 E); bias_k and bias_v (1, 1, E) with `add_bias_kv`; out_proj.
     """
 
     def __init__(
@@ -448,10 +455,13 @@ class MultiheadAttention(Module):
         need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """Return (output, weights averaged over heads or of each, or None without `need_weights`, which is faster).
+        """Return (output, weights). Weights are averaged over heads, or of each head; None without `need_weights`,
+        which is faster.
 
-        key_padding_mask (N, S) and attn_mask (L, S) or (N heads, L, S): of bool (True is left out), or added.
-        `is_causal` says that attn_mask is the causal one.
+        Args:
+            key_padding_mask: (N, S); bool (True excludes a position), or a tensor that is added.
+            attn_mask: (L, S) or (N heads, L, S); bool (True excludes a position), or a tensor that is added.
+            is_causal: True if attn_mask is the causal mask.
         """
         turned = self.batch_first and query.dim() == 3
         if turned:  # equal tensors stay one object, which is projected once

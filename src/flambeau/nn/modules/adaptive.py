@@ -20,14 +20,16 @@ class _ASMoutput(NamedTuple):
 
 
 class AdaptiveLogSoftmaxWithLoss(Module):
-    """log_softmax over `n_classes`, sorted by falling frequency and cut at `cutoffs`.
+    """log_softmax over `n_classes` classes, which are sorted by decreasing frequency and divided into clusters at
+    `cutoffs`.
 
-    The first part and one number for each other part (a cluster) are the head; cluster i is projected to
-    in_features / div_value ** (i + 1) features first. input (N, in_features) or (in_features), target (N) or ().
-    Gives (log-probability of each target, the mean negative one).
+    The head has the first classes and one number for each other cluster. Cluster i first projects its input to
+    in_features
+    / div_value ** (i + 1) features. Inputs: input (N, in_features) or (in_features), target (N) or (). Returns the
+    log-probability of each target, and the mean negative log-probability.
 
     Raises:
-        ValueError: For cutoffs not unique, positive, rising and below n_classes.
+        ValueError: If cutoffs are not unique, positive, increasing and below n_classes.
     """
 
     def __init__(

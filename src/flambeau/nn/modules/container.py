@@ -24,7 +24,7 @@ def _place(length: int, idx: Any) -> int:
 
 
 class Container(Module):
-    """The old name for a module with submodules given by keyword. Deprecated."""
+    """A module whose submodules are keyword arguments. Deprecated."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _Row(Module):
     """Modules in a row, by index."""
 
     def _renew(self, modules: Iterable[Any]) -> None:
-        """Hold these, numbered."""
+        """Replace all submodules by `modules`, with their positions as names."""
         self._modules.clear()
         self._modules.update({str(i): module for i, module in enumerate(modules)})
 
@@ -76,9 +76,9 @@ class _Row(Module):
 
 
 class Sequential(_Row):
-    """Modules one after another: each takes what the one before gives.
+    """A sequence of modules, each of which is called with the result of the previous one.
 
-    Takes the modules as arguments, or one `OrderedDict` of them by name.
+    The arguments are the modules, or one `OrderedDict` from names to modules.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -200,7 +200,7 @@ class ModuleList(_Row):
         """Add modules at the end. Returns itself.
 
         Raises:
-            TypeError: For nothing to iterate over.
+            TypeError: If `modules` is not iterable.
         """
         if not isinstance(modules, Iterable):
             raise TypeError(
@@ -269,7 +269,7 @@ class ModuleDict(Module):
 
 
 def _pairs(given: Any, called: str, of: str) -> list[tuple[Any, Any]]:
-    """Return a mapping's items, or pairs as they are given."""
+    """Return the items of a mapping, or an iterable of pairs unchanged."""
     if not isinstance(given, Iterable):
         raise TypeError(
             f"{called}.update should be called with an iterable of key/value pairs, but got {type(given).__name__}"
@@ -291,7 +291,7 @@ def _pairs(given: Any, called: str, of: str) -> list[tuple[Any, Any]]:
 
 
 def _as_parameter(value: Any) -> Any:
-    """Return a tensor as a parameter; other things as they are."""
+    """Return a tensor as a parameter, other values unchanged."""
     return Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value
 
 
@@ -305,7 +305,7 @@ def _describe(value: Any, type_name: Callable[[Tensor], str]) -> str:
 
 
 class ParameterList(Module):
-    """Parameters in a list. Tensors become parameters; other things are kept as they are."""
+    """A list of parameters. Tensors become parameters; other values are stored unchanged."""
 
     def __init__(self, values: Iterable[Any] | None = None) -> None:
         super().__init__()
@@ -337,10 +337,10 @@ class ParameterList(Module):
         return self
 
     def extend(self, values: Iterable[Any]) -> Any:
-        """Add some at the end. Returns itself.
+        """Add parameters at the end. Returns itself.
 
         Raises:
-            TypeError: For nothing to iterate over, or one tensor.
+            TypeError: If `values` is not iterable, or is a tensor.
         """
         if not isinstance(values, Iterable) or isinstance(values, Tensor):
             raise TypeError(
@@ -358,7 +358,7 @@ class ParameterList(Module):
 
 
 class ParameterDict(Module):
-    """Parameters in a dict, in the order of insertion. Tensors become parameters; other things are kept as they are."""
+    """A dict of parameters in the order of insertion. Tensors become parameters; other values are stored unchanged."""
 
     def __init__(self, parameters: Any = None) -> None:
         super().__init__()
@@ -403,7 +403,7 @@ class ParameterDict(Module):
         return ParameterDict(OrderedDict(self.items()))
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """Return what is there, or `default`, which is put there."""
+        """Return the value of `key`; if there is none, first set it to `default`."""
         if key not in self:
             self[key] = default
         return self[key]
@@ -426,7 +426,7 @@ class ParameterDict(Module):
         return key, self.pop(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return what is there, or `default`."""
+        """Return the value of `key`, or `default` if there is none."""
         return self[key] if key in self._keys else default
 
     def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:

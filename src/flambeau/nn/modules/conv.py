@@ -72,7 +72,7 @@ class _ConvNd(Module):
             )
 
     def _around(self) -> list[int] | tuple[int, ...]:
-        """Return the padding as `F.pad` takes it: for modes other than zeros."""
+        """Return the padding in the form of `F.pad`, for padding modes other than zeros."""
         if not isinstance(self.padding, str):
             return _reverse_repeat_tuple(self.padding, 2)
         around: list[int] = []
@@ -137,25 +137,28 @@ class _Conv(_ConvNd):
 
 
 class Conv1d(_Conv):
-    """Cross-correlates (N, C_in, L) with a kernel: (N, C_out, L_out). The batch dimension may be missing.
+    """A convolution (cross-correlation) of (N, C_in, L) with a kernel, to (N, C_out, L_out). The batch dimension is
+    optional.
 
     Args:
-        padding: a number, a tuple, "valid" or "same"; `padding_mode` says what lies there: "zeros", "reflect",
-            "replicate" or "circular".
-        groups: the channels are divided into so many groups, each convolved apart.
+        padding: A number, a tuple, "valid" or "same".
+        padding_mode: "zeros", "reflect", "replicate" or "circular".
+        groups: Number of groups of channels, which are convolved separately.
     """
 
     ndim = 1
 
 
 class Conv2d(_Conv):
-    """Cross-correlates (N, C_in, H, W) with a kernel: (N, C_out, H_out, W_out). See `Conv1d`."""
+    """A convolution (cross-correlation) of (N, C_in, H, W) with a kernel, to (N, C_out, H_out, W_out). See `Conv1d`."""
 
     ndim = 2
 
 
 class Conv3d(_Conv):
-    """Cross-correlates (N, C_in, D, H, W) with a kernel: (N, C_out, D_out, H_out, W_out). See `Conv1d`."""
+    """A convolution (cross-correlation) of (N, C_in, D, H, W) with a kernel, to (N, C_out, D_out, H_out, W_out). See
+    `Conv1d`.
+    """
 
     ndim = 3
 
@@ -244,7 +247,7 @@ class _LazyConvXdMixin(LazyModuleMixin):
     """Takes `in_channels` from the first input."""
 
     def _declare(self, out_channels: int, bias: bool, device: Any, dtype: Any) -> None:
-        """Parameters whose shapes are not known yet."""
+        """Create parameters whose shapes are not known yet."""
         self.out_channels = out_channels
         self.weight = UninitializedParameter(device=device, dtype=dtype)
         if bias:

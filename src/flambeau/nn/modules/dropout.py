@@ -1,4 +1,4 @@
-"""Dropout. In training elements (or channels) are zeroed with probability p; in evaluation nothing happens."""
+"""Dropout: in training elements (or channels) are zeroed with probability p; in evaluation the input is unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _DropoutNd(Module):
 
 
 class Dropout(_DropoutNd):
-    """Zeroes elements; the others grow by 1 / (1 - p)."""
+    """Dropout of single elements; the others are divided by 1 - p."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.dropout(input, self.p, self.training, self.inplace)
@@ -48,7 +48,7 @@ class Dropout3d(_DropoutNd):
 
 
 class AlphaDropout(_DropoutNd):
-    """Dropout that keeps mean and variance of SELU's outputs."""
+    """Dropout that preserves mean and variance of SELU's outputs."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.alpha_dropout(input, self.p, self.training, self.inplace)

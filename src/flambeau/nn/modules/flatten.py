@@ -25,10 +25,10 @@ class Flatten(Module):
 
 
 class Unflatten(Module):
-    """One dimension as several, of `unflattened_size`.
+    """Splits one dimension into several, of `unflattened_size`.
 
     Raises:
-        TypeError: For a value that is not a tuple or list of ints.
+        TypeError: If `unflattened_size` is not a tuple or list of ints.
     """
 
     def __init__(self, dim: int, unflattened_size: Any) -> None:

@@ -49,7 +49,7 @@ everywhere = _Everywhere()
 
 
 def put(hooks: Any, hook: Hook, *flags: Any, prepend: bool = False) -> RemovableHandle:
-    """Register a hook; `flags` are the dicts in which its id says that something holds of it."""
+    """Register a hook, and add its id to each dict of `flags`."""
     handle = RemovableHandle(hooks, extra_dict=list(flags))
     hooks[handle.id] = hook
     for flag in flags:
@@ -60,38 +60,38 @@ def put(hooks: Any, hook: Hook, *flags: Any, prepend: bool = False) -> Removable
 
 
 def register_module_parameter_registration_hook(hook: Hook) -> RemovableHandle:
-    """Call `hook(module, name, parameter)` when any module registers a parameter; what it returns replaces it."""
+    """Call `hook(module, name, parameter)` when any module registers a parameter; its result replaces the parameter."""
     return put(everywhere.of_parameters, hook)
 
 
 def register_module_buffer_registration_hook(hook: Hook) -> RemovableHandle:
-    """Call `hook(module, name, buffer)` when any module registers a buffer; what it returns replaces it."""
+    """Call `hook(module, name, buffer)` when any module registers a buffer; its result replaces the buffer."""
     return put(everywhere.of_buffers, hook)
 
 
 def register_module_module_registration_hook(hook: Hook) -> RemovableHandle:
-    """Call `hook(module, name, submodule)` when any module registers a submodule; what it returns replaces it."""
+    """Call `hook(module, name, submodule)` when any module registers a submodule; its result replaces the submodule."""
     return put(everywhere.of_modules, hook)
 
 
 def register_module_forward_pre_hook(hook: Hook) -> RemovableHandle:
-    """Call `hook(module, args)` before each forward of any module; what it returns replaces the arguments."""
+    """Call `hook(module, args)` before each forward of any module; its result replaces the arguments."""
     return put(everywhere.forward_pre, hook)
 
 
 def register_module_forward_hook(
     hook: Hook, *, with_kwargs: bool = False, always_call: bool = False
 ) -> RemovableHandle:
-    """Call `hook(module, args, output)` after each forward of any module; what it returns replaces the output.
+    """Call `hook(module, args, output)` after each forward of any module; its result replaces the output.
 
-    With `with_kwargs` it is `hook(module, args, kwargs, output)`; with `always_call` also after an exception.
+    With `with_kwargs` it is `hook(module, args, kwargs, output)`; with `always_call` it also runs after an exception.
     """
     flags = [everywhere.forward_with_kwargs] * with_kwargs + [everywhere.forward_always_called] * always_call
     return put(everywhere.forward, hook, *flags)
 
 
 def register_module_backward_hook(hook: Hook) -> RemovableHandle:
-    """Return the older form of `register_module_full_backward_hook`."""
+    """Register a hook like `register_module_full_backward_hook` in its older form."""
     return _register_backward_everywhere(hook, full=False)
 
 
@@ -119,7 +119,7 @@ def _register_backward_everywhere(hook: Hook, full: bool) -> RemovableHandle:
 
 
 def call_with_hooks(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return `module(*args, **kwargs)` with what is to run before and after."""
+    """Return `module(*args, **kwargs)`, with the module's and the global hooks."""
     called: set[int] = set()
     try:
         args, kwargs = _before(module, args, kwargs)
@@ -215,7 +215,7 @@ def _backward_of(module: Module) -> _Watch | None:
 
 
 class BackwardHookFunctionBackward(Node):
-    """Hands gradients on. It marks where a module begins or ends in the autograd graph."""
+    """The node that passes gradients on unchanged and marks where a module begins or ends in the autograd graph."""
 
     __slots__ = ()
 
@@ -229,10 +229,11 @@ class BackwardHookFunctionBackward(Node):
 
 
 class _Watch:
-    """One call of a module whose backward has hooks.
+    """One call of a module that has backward hooks.
 
-    The gradients of the outputs come first, at the node around the outputs; those of the inputs come when
-    the node around the inputs has run, and then the hooks are called.
+    Backward first reaches the node around the outputs, with their gradients. After the node around the inputs has run,
+    the
+    inputs' gradients are known and the hooks are called.
     """
 
     def __init__(self, module: Module, hooks: Sequence[Hook], before: Sequence[Hook]) -> None:
@@ -318,8 +319,8 @@ class _Watch:
 
 
 def _mark(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int], Any]:
-    """Return the values with one node around all tensors; where these are; the node (None if no gradients are
-    wanted).
+    """Return the values with one node around all tensors, the tensors' positions, and the node (None if none needs
+    gradients).
     """
     places = [i for i, x in enumerate(values) if isinstance(x, Tensor)]
     if not (mode.recording and any(values[i].requires_grad for i in places)):
@@ -334,7 +335,9 @@ def _mark(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int], Any]:
 
 
 def _output_of(node: Node, number: int, t: Tensor) -> Tensor:
-    """Return `t` as an output of the node. It may not be changed in place: the tensor that it shows would not know."""
+    """Return `t` as an output of the node. It must not be changed in place, since the tensor that it aliases would not
+    change.
+    """
     with recording(False):
         shown: Any = t.view_as(t)
     shown.history.node, shown.history.index, shown.history.restriction = node, number, CUSTOM
@@ -354,7 +357,7 @@ def _spread(grads: Sequence[Any], count: int, places: list[int]) -> tuple[Any, .
 
 
 def _add_plain_backward_hooks(module: Module, args: tuple[Any, ...], result: Any) -> None:
-    """Hooks of the node that made the output: they see that node's gradients, not the module's."""
+    """Register hooks on the node that computed the output. They receive that node's gradients, not the module's."""
     plain = [*everywhere.backward.values()] if everywhere.backward_is_full is False else []
     if module._is_full_backward_hook is False:
         plain += module._backward_hooks.values()

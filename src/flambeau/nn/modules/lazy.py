@@ -9,10 +9,10 @@ from flambeau.nn.parameter import is_lazy
 
 
 class LazyModuleMixin(Module if TYPE_CHECKING else object):
-    """Makes a module lazy: its parameters are `UninitializedParameter`s until the first input comes.
+    """A mixin for lazy modules, whose parameters are `UninitializedParameter`s until the first call.
 
-    A subclass makes those parameters, and shapes and fills them in `initialize_parameters(*args, **kwargs)`, which
-    gets what `forward` gets. Then the module becomes one of `cls_to_become`.
+    A subclass creates these parameters. Its method `initialize_parameters(*args, **kwargs)` receives the arguments of
+    `forward` and initializes them. Then the module's class becomes `cls_to_become`.
     """
 
     cls_to_become: type[Module] | None = None
@@ -30,7 +30,7 @@ class LazyModuleMixin(Module if TYPE_CHECKING else object):
                 param.materialize(state_dict[key].shape)
 
     def initialize_parameters(self, *args: Any, **kwargs: Any) -> None:
-        """Shape and fill the parameters, as the arguments of `forward` say."""
+        """Initialize the parameters, with shapes that follow from the arguments of `forward`."""
         raise NotImplementedError(f"initialize_parameters is not implemented for {type(self).__name__}")
 
     def has_uninitialized_params(self) -> bool:

@@ -15,7 +15,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Identity(Module):
-    """Gives its argument back; takes any arguments when it is made."""
+    """The identity function. The constructor ignores its arguments."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -25,9 +25,9 @@ class Identity(Module):
 
 
 class Linear(Module):
-    """input (*, in_features) times the transposed weight, plus the bias: (*, out_features).
+    """A linear layer: input (*, in_features) times the transposed weight, plus the bias, (*, out_features).
 
-    weight (out_features, in_features) and bias (out_features) start uniform in +-1 / sqrt(in_features).
+    weight (out_features, in_features) and bias (out_features) are initialized uniformly in +-1 / sqrt(in_features).
     """
 
     def __init__(
@@ -65,9 +65,10 @@ class NonDynamicallyQuantizableLinear(Linear):
 
 
 class Bilinear(Module):
-    """input1 (*, in1_features), weight and input2 (*, in2_features) multiplied, plus the bias: (*, out_features).
+    """A bilinear layer: input1 (*, in1_features) times weight times input2 (*, in2_features), plus the bias, (*,
+    out_features).
 
-    weight (out_features, in1_features, in2_features) and bias start uniform in +-1 / sqrt(in1_features).
+    weight (out_features, in1_features, in2_features) and bias are initialized uniformly in +-1 / sqrt(in1_features).
     """
 
     def __init__(

@@ -1,4 +1,6 @@
-"""Losses. `reduction` is "none", "mean" or "sum"; the older `size_average` and `reduce` choose it where given."""
+"""Losses. `reduction` is "none", "mean" or "sum"; the older `size_average` and `reduce` override it if they are not
+None.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,14 @@ class _WeightedLoss(_Loss):
 
 
 class L1Loss(_Loss):
-    """|x - y|."""
+    """The absolute error |x - y|."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.l1_loss(input, target, reduction=self.reduction)
 
 
 class MSELoss(_Loss):
-    """(x - y)^2."""
+    """The squared error (x - y)^2."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.mse_loss(input, target, reduction=self.reduction)
@@ -175,18 +177,18 @@ class CrossEntropyLoss(_WeightedLoss):
 
 
 class LinearCrossEntropyLoss(_WeightedLoss):
-    """A linear layer, `linear`, and the cross entropy of its results.
+    """A linear layer, `linear`, followed by the cross entropy.
 
     Args:
         in_features: The number of features of the input.
         num_classes: The number of classes C.
-        out_features: The shape of the places that have a loss each: the target is (N, *out_features).
+        out_features: The shape of the losses of one sample; the target is (N, *out_features).
         bias: True if the linear layer has a bias.
         device, dtype: Of the layer's parameters.
-        reduction, weight, ignore_index, label_smoothing, options: As of `F.linear_cross_entropy`.
+        reduction, weight, ignore_index, label_smoothing, options: See `F.linear_cross_entropy`.
 
     Raises:
-        RuntimeError: if `weight` or `label_smoothing` do not fit.
+        RuntimeError: If `weight` or `label_smoothing` is invalid.
     """
 
     def __init__(
@@ -262,7 +264,7 @@ class CTCLoss(_Loss):
 
 
 class HingeEmbeddingLoss(_Loss):
-    """x where the target is 1, max(0, margin - x) where it is -1."""
+    """The loss x where the target is 1, and max(0, margin - x) where it is -1."""
 
     def __init__(
         self, margin: float = 1.0, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean"
@@ -275,14 +277,14 @@ class HingeEmbeddingLoss(_Loss):
 
 
 class MultiLabelMarginLoss(_Loss):
-    """A margin loss of 1 between each target class and each other class; targets end with -1."""
+    """A margin loss of 1 between each target class and each other class. A list of targets ends with -1."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.multilabel_margin_loss(input, target, reduction=self.reduction)
 
 
 class SoftMarginLoss(_Loss):
-    """log(1 + exp(-y x)), y of 1 and -1."""
+    """The loss log(1 + exp(-y x)), for targets y of 1 and -1."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.soft_margin_loss(input, target, reduction=self.reduction)
@@ -304,14 +306,14 @@ class _MarginLoss(_Loss):
 
 
 class CosineEmbeddingLoss(_MarginLoss):
-    """1 - cos(x1, x2) where the target is 1, max(0, cos(x1, x2) - margin) where it is -1."""
+    """The loss 1 - cos(x1, x2) where the target is 1, and max(0, cos(x1, x2) - margin) where it is -1."""
 
     def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
         return F.cosine_embedding_loss(input1, input2, target, margin=self.margin, reduction=self.reduction)
 
 
 class MarginRankingLoss(_MarginLoss):
-    """max(0, -y (x1 - x2) + margin), y of 1 and -1."""
+    """The loss max(0, -y (x1 - x2) + margin), for targets y of 1 and -1."""
 
     def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
         return F.margin_ranking_loss(input1, input2, target, margin=self.margin, reduction=self.reduction)
@@ -363,7 +365,7 @@ class TripletMarginLoss(_Loss):
 
 
 class TripletMarginWithDistanceLoss(_Loss):
-    """`TripletMarginLoss` with a distance of one's own (`PairwiseDistance` if not given)."""
+    """`TripletMarginLoss` with a custom distance function (default: `PairwiseDistance`)."""
 
     def __init__(
         self, *, distance_function: Callable[[Tensor, Tensor], Tensor] | None = None, margin: float = 1.0,

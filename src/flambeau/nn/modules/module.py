@@ -1,4 +1,4 @@
-"""`Module`: what all layers, losses and models are. Parameters, buffers and submodules register by assignment."""
+"""`Module`: the base of all layers, losses and models. Parameters, buffers and submodules register by assignment."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ _EMPTY_HOOKS = (
 
 
 class Module(Stateful):
-    """The base of all neural network modules. A subclass makes its parts in `__init__` and uses them in `forward`.
+    """The base of all neural network modules. A subclass creates its parts in `__init__` and uses them in `forward`.
 
-    Parameters, tensors registered as buffers, and modules that are assigned as attributes are found by
-    `parameters()`, `buffers()`, `modules()`, moved by `to()` and saved by `state_dict()`.
+    Parameters, tensors registered as buffers, and modules that are assigned as attributes are listed by `parameters()`,
+    `buffers()` and `modules()`, moved by `to()` and saved by `state_dict()`.
     """
 
     dump_patches: bool = False
@@ -92,7 +92,7 @@ class Module(Stateful):
     else:
 
         def forward(self, *input: Any) -> Any:
-            """Return what the module computes. Every subclass defines it; call the module itself, so that hooks run."""
+            """Compute the module's result. Every subclass defines this; call the module itself, so that hooks run."""
             raise NotImplementedError(
                 f'Module [{type(self).__name__}] is missing the required "forward" function'
             )
@@ -282,11 +282,11 @@ class Module(Stateful):
         return found
 
     def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
-        """Put a module at a dotted path. With `strict` there must be one already.
+        """Replace the submodule at a dotted path. With `strict` it must exist already.
 
         Raises:
-            ValueError: For an empty path, no Module.
-            AttributeError: For a path that leads nowhere.
+            ValueError: If the path is empty, or `module` is not a Module.
+            AttributeError: If a part of the path does not exist.
         """
         if target == "":
             raise ValueError("Cannot set the submodule without a target name!")
@@ -354,7 +354,7 @@ class Module(Stateful):
             yield module
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """Return the submodules of this module alone with their names; each once."""
+        """Yield name and module of each direct submodule; duplicates only once."""
         seen = set()
         for name, module in self._modules.items():
             if module is not None and module not in seen:
@@ -362,7 +362,7 @@ class Module(Stateful):
                 yield name, module
 
     def children(self) -> Iterator[Module]:
-        """Return the submodules of this module alone."""
+        """Yield the direct submodules."""
         for _, module in self.named_children():
             yield module
 
@@ -419,7 +419,7 @@ class Module(Stateful):
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Put `fn` of each parameter, gradient and buffer in its place. Parameters stay the same objects."""
+        """Replace each parameter's data, gradient and buffer by `fn` of it. Parameters remain the same objects."""
         if recurse:
             for module in self.children():
                 module._apply(fn)
@@ -439,11 +439,12 @@ class Module(Stateful):
         return self
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """Move parameters and buffers in place: `to(device)`, `to(dtype)`, `to(device, dtype)`, `to(tensor)`.
+        """Move parameters and buffers in place: `to(device)`, `to(dtype)`, `to(device, dtype)`, `to(tensor)`. Returns
+        itself.
 
-        The dtype (floating-point or complex) is given to floating-point and complex ones only;
-        `memory_format` to those with 4 and 5 dimensions. With `non_blocking`, copies from pinned memory do
-        not wait. Returns itself.
+        A dtype (floating-point or complex) applies only to floating-point and complex tensors, `memory_format` only to
+        tensors
+        of 4 and 5 dimensions. With `non_blocking`, the host does not wait for copies from pinned memory.
         """
         device, dtype, non_blocking, _, form = to_arguments(args, kwargs)
         if dtype is not None:
@@ -518,7 +519,7 @@ class Module(Stateful):
         return self
 
     def train(self, mode: bool = True) -> Any:
-        """Say to this module and all below it whether they are in training. Returns itself."""
+        """Set the training mode of this module and all its submodules. Returns itself."""
         if not isinstance(mode, bool):
             raise ValueError("training mode is expected to be boolean")
         self.training = mode
@@ -527,17 +528,17 @@ class Module(Stateful):
         return self
 
     def eval(self) -> Any:
-        """Return `train(False)`."""
+        """Call `train(False)`. Returns itself."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
-        """Say of all parameters whether gradients are computed for them. Returns itself."""
+        """Set `requires_grad` of all parameters. Returns itself."""
         for param in self.parameters():
             param.requires_grad_(requires_grad)
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of all parameters, or make them zero."""
+        """Set the gradients of all parameters to None, or to zero."""
         if getattr(self, "_is_replica", False):
             warnings.warn(
                 "Calling .zero_grad() from a module created with nn.DataParallel() has no effect. The parameters are "
@@ -559,7 +560,7 @@ class Module(Stateful):
                 param.grad.zero_()
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Check arguments as `torch.compile` does and let calls of this module run as they do without it: eagerly.
+        """Check the arguments like `torch.compile`. Calls of this module continue to run eagerly.
 
         Args:
             args: Positional arguments of `torch.compile` after the model.
@@ -573,7 +574,7 @@ class Module(Stateful):
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> RemovableHandle:
-        """Call `hook(module, args)` before `forward`; what it returns replaces the arguments.
+        """Call `hook(module, args)` before `forward`; its result replaces the arguments.
 
         With `with_kwargs` it is `hook(module, args, kwargs)`, and returns None or a tuple of both.
         """
@@ -588,9 +589,10 @@ class Module(Stateful):
         with_kwargs: bool = False,
         always_call: bool = False,
     ) -> RemovableHandle:
-        """Call `hook(module, args, output)` after `forward`; what it returns replaces the output.
+        """Call `hook(module, args, output)` after `forward`; its result replaces the output.
 
-        With `with_kwargs` it is `hook(module, args, kwargs, output)`; with `always_call` also after an exception.
+        With `with_kwargs` it is `hook(module, args, kwargs, output)`; with `always_call` it also runs after an
+        exception.
         """
         flags = [self._forward_hooks_with_kwargs] * with_kwargs
         flags += [self._forward_hooks_always_called] * always_call
@@ -599,18 +601,18 @@ class Module(Stateful):
     def register_full_backward_pre_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHandle:
-        """Call `hook(module, grad_output)` before the module's backward; what it returns replaces grad_output."""
+        """Call `hook(module, grad_output)` before the module's backward; its result replaces grad_output."""
         return put(self._backward_pre_hooks, hook, prepend=prepend)
 
     def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
         """Call `hook(module, grad_input, grad_output)` when the gradients of the module's inputs are computed.
 
-        What it returns replaces grad_input.
+        Its result replaces grad_input.
         """
         return self._register_backward(hook, True, prepend)
 
     def register_backward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Return the older form: the hook sees the gradients of the last operation alone."""
+        """Register a backward hook in the older form, which receives the gradients of the last operation only."""
         return self._register_backward(hook, False, False)
 
     def _register_backward(self, hook: Callable[..., Any], full: bool, prepend: bool) -> RemovableHandle:
@@ -628,7 +630,7 @@ class Module(Stateful):
         return type(self).__name__
 
     def extra_repr(self) -> str:
-        """Return what stands between the parentheses of its `repr`. May have several lines."""
+        """Return the text between the parentheses of the module's `repr`. It may have several lines."""
         return ""
 
     def __repr__(self) -> str:

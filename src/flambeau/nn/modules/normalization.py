@@ -14,7 +14,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class LocalResponseNorm(Module):
-    """x / (k + alpha * mean of squares over `size` neighbouring channels) ** beta, of (N, C, *)."""
+    """The normalization x / (k + alpha * mean of squares over `size` adjacent channels) ** beta, of (N, C, *)."""
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class CrossMapLRN2d(LocalResponseNorm):
 
 
 class _Affine(Module):
-    """Weight and bias of a shape, where they are wanted: ones and zeros."""
+    """A normalization with optional weight (initially ones) and bias (initially zeros) of one shape."""
 
     weight: Parameter | None
     bias: Parameter | None

@@ -38,19 +38,19 @@ class _CircularPadNd(_PadNd):
 
 
 class CircularPad1d(_CircularPadNd):
-    """The other end of (N, C, W) or (C, W) comes before each end."""
+    """Circular padding of the last dimension of (N, C, W) or (C, W)."""
 
     ndim = 1
 
 
 class CircularPad2d(_CircularPadNd):
-    """The other end of each of the last two dimensions comes before each end."""
+    """Circular padding of the last two dimensions."""
 
     ndim = 2
 
 
 class CircularPad3d(_CircularPadNd):
-    """The other end of each of the last three dimensions comes before each end."""
+    """Circular padding of the last three dimensions."""
 
     ndim = 3
 

@@ -1,4 +1,4 @@
-"""Recurrent networks, and their cells alone."""
+"""Recurrent networks and recurrent cells."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class RNNBase(Module):
         _draw(self)
 
     def flatten_parameters(self) -> None:
-        """Nothing needs to be done: the kernels take parameters wherever they lie. For programs that call it."""
+        """Do nothing, because the kernels accept parameters at any address. Programs call this for cuDNN."""
 
     # -- running ----------------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class RNNBase(Module):
         return creation.zeros(shape, dtype=input.dtype, device=input.device)
 
     def _add_batch(self, hx: Any, batched: bool) -> Any:
-        """Given states as those of a batch. Raises RuntimeError where their dimensions do not fit the input's."""
+        """Return states with a batch dimension. Raises RuntimeError if their dimensions do not match the input's."""
         dims = 3 if batched else 2
         if hx.dim() != dims:
             kind = "batched" if batched else "unbatched"
@@ -179,8 +179,9 @@ class RNNBase(Module):
     def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
         """Return (states of the last layer at all times, last states of all layers).
 
-        input (T, I), (T, B, I), (B, T, I) where `batch_first`, or a PackedSequence; hx (layers * directions, B,
-        P), zeros if not given.
+        Args:
+            input: (T, I), (T, B, I), (B, T, I) with `batch_first`, or a PackedSequence.
+            hx: Initial states (layers * directions, B, P); default: zeros.
         """
         if isinstance(input, PackedSequence):
             return self._run_packed(input, hx)
@@ -243,7 +244,7 @@ def _refuse_projection(named: dict[str, Any]) -> None:
 
 
 class RNN(RNNBase):
-    """h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu of it.
+    """A recurrent network: h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu instead of tanh.
 
     Args: input_size, hidden_size, num_layers=1, nonlinearity="tanh", bias=True, batch_first=False, dropout=0.0,
     bidirectional=False.
@@ -259,7 +260,7 @@ class RNN(RNNBase):
 
 
 class LSTM(RNNBase):
-    """Long short-term memory: i, f, g, o = gates of x and h; c' = f c + i g; h' = o tanh(c'), projected by weight_hr.
+    """A long short-term memory: i, f, g, o = gates of x and h; c' = f c + i g; h' = o tanh(c'), projected by weight_hr.
 
     Args: input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False,
     proj_size=0. Its states are a pair (h, c).
@@ -300,7 +301,7 @@ class LSTM(RNNBase):
 
 
 class GRU(RNNBase):
-    """Gated recurrent units: r, z of x and h; n = tanh(W x + b + r (W h + b)); h' = (1 - z) n + z h.
+    """A gated recurrent unit: r, z = gates of x and h; n = tanh(W x + b + r (W h + b)); h' = (1 - z) n + z h.
 
     Args: input_size, hidden_size, num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False.
     """
@@ -370,7 +371,7 @@ class RNNCellBase(Module):
 
 
 class RNNCell(RNNCellBase):
-    """One step of an RNN: input (B, I) or (I), state (B, H) or (H), zeros if not given."""
+    """One step of an RNN: input (B, I) or (I), state (B, H) or (H), default zeros."""
 
     def __init__(
         self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh", device: Any = None,
@@ -389,7 +390,7 @@ class RNNCell(RNNCellBase):
 
 
 class LSTMCell(RNNCellBase):
-    """One step of an LSTM: input (B, I) or (I), states (h, c) of (B, H) or (H), zeros if not given."""
+    """One step of an LSTM: input (B, I) or (I), states (h, c) of (B, H) or (H), default zeros."""
 
     def __init__(
         self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None
@@ -404,7 +405,7 @@ class LSTMCell(RNNCellBase):
 
 
 class GRUCell(RNNCellBase):
-    """One step of a GRU: input (B, I) or (I), state (B, H) or (H), zeros if not given."""
+    """One step of a GRU: input (B, I) or (I), state (B, H) or (H), default zeros."""
 
     def __init__(
         self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None

@@ -15,7 +15,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class _Table(Module):
-    """weight (num_embeddings, embedding_dim) starts normal, with zeros at `padding_idx`."""
+    """The base of embeddings: weight (num_embeddings, embedding_dim), initially normal, with zeros at `padding_idx`."""
 
     def _build(
         self, num_embeddings: int, embedding_dim: int, padding_idx: int | None, weight: Tensor | None, freeze: bool,
@@ -108,10 +108,10 @@ class Embedding(_Table):
 
 
 class EmbeddingBag(_Table):
-    """Sums, means or maxima of the rows of a table, of one bag after another.
+    """An embedding that reduces the selected rows of each bag to their sum, mean or maximum, as `mode` selects.
 
-    Takes indices (B, N), B bags of N; or (N) and `offsets` (B), where each bag begins.
-    `mode` is "sum", "mean" or "max"; see `Embedding` for the rest.
+    Indices are (B, N), for B bags of N, or (N) with `offsets` (B), the start of each bag. See `Embedding` for the other
+    arguments.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""`state_dict` and `load_state_dict`: what a module knows, by name."""
+"""`state_dict` and `load_state_dict`: the parameters and buffers of a module, by name."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Stateful:
     # -- hooks ------------------------------------------------------------------------------------------
 
     def _register_state_dict_hook(self, hook: Any) -> RemovableHandle:
-        """Call `hook(module, state_dict, prefix, local_metadata)` after `state_dict`; what it returns replaces it."""
+        """Call `hook(module, state_dict, prefix, local_metadata)` after `state_dict`; its result replaces the dict."""
         if getattr(hook, "_from_public_api", False):
             raise RuntimeError(
                 "Cannot register the same function as the state dict post hook that was "
@@ -75,7 +75,9 @@ class Stateful:
 
     def register_load_state_dict_pre_hook(self, hook: Any) -> RemovableHandle:
         """Call `hook(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)`
-        before the module takes its state from `state_dict`."""
+        before the
+        module loads its state from `state_dict`.
+        """
         return self._register_load_state_dict_pre_hook(hook, with_module=True)
 
     def register_load_state_dict_post_hook(self, hook: Any) -> RemovableHandle:
@@ -85,11 +87,11 @@ class Stateful:
     # -- giving -----------------------------------------------------------------------------------------
 
     def get_extra_state(self) -> Any:
-        """Return what else belongs in the state; a module that overrides this overrides `set_extra_state` too."""
+        """Return additional state. A module that overrides this overrides `set_extra_state` too."""
         raise RuntimeError("Module.get_extra_state() was called, but this module does not override it")
 
     def set_extra_state(self, state: Any) -> None:
-        """Take back what `get_extra_state` gave."""
+        """Restore the state that `get_extra_state` returned."""
         raise RuntimeError("Module.set_extra_state() was called, but this module does not override it")
 
     def state_dict(
@@ -98,9 +100,9 @@ class Stateful:
         """Return all parameters and persistent buffers by their dotted names.
 
         Args:
-            destination: a dict to put them into.
-            prefix: what each name begins with.
-            keep_vars: the parameters themselves, not detached from automatic differentiation.
+            destination: A dict to which they are added.
+            prefix: Prefix of each name.
+            keep_vars: Return the parameters themselves instead of detached tensors.
         """
         if args:
             warnings.warn(
@@ -137,7 +139,7 @@ class Stateful:
         return destination
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """Put this module's own state into `destination`, without its children's."""
+        """Add this module's own state, without its submodules', to `destination`."""
         for name, value in self._own_state():
             destination[prefix + name] = value if keep_vars or is_lazy(value) else value.detach()
         if type(self).get_extra_state is not Stateful.get_extra_state:
@@ -157,12 +159,14 @@ class Stateful:
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> _IncompatibleKeys:
-        """Take parameters and buffers from a dict of them; the missing and the unexpected keys.
+        """Load parameters and buffers from a dict. Returns the missing and the unexpected keys.
 
         Args:
-            strict: raise RuntimeError where keys are missing or unexpected.
-            assign: make the given tensors the parameters and buffers; else their values are copied in place.
-        Raises RuntimeError too for what has another shape; the rest is loaded then.
+            strict: Raise RuntimeError if keys are missing or unexpected.
+            assign: Make the dict's tensors the parameters and buffers instead of copying their values.
+
+        Raises:
+            RuntimeError: If a tensor has another shape; all other tensors are loaded first.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")
@@ -203,7 +207,7 @@ class Stateful:
         self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
         unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
-        """Take this module's own state, without its children's. What goes wrong is appended to the lists."""
+        """Load this module's own state, without its submodules'. Errors are appended to the lists."""
         for hook in self._load_state_dict_pre_hooks.values():
             hook(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
         assign = local_metadata.get("assign_to_params_buffers", False)

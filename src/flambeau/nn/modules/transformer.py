@@ -65,7 +65,7 @@ class _Layer(Module):
         self.activation = _function(activation)
 
     def _around(self, x: Tensor, norm: Module, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return x plus the part of it, normalized before the part or behind the sum."""
+        """Return x plus the result of `part`, with the normalization before the part or after the sum."""
         result: Tensor = x + part(norm(x)) if self.norm_first else norm(x + part(x))
         return result
 

@@ -1,4 +1,4 @@
-"""`Check`: what must hold of a program. The detector agrees with the model, outcomes repeat, races can be forced."""
+"""`Check`: the properties of a program: the detector agrees with the model, outcomes repeat, races can be forced."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Problem:
 
 
 class Check:
-    """The checks of one program. `counts` grows by what was looked at."""
+    """The checks of one program. `counts` counts the properties that were checked."""
 
     def __init__(self, program: Program, counts: Counter[str]) -> None:
         self.program, self.counts = program, counts
@@ -88,9 +88,9 @@ class Check:
         return kinds == {"array"} and all(re.search(rf"program\.py:{line}\b", named) for line in copies)
 
     def _is_known(self, race: Any) -> bool:
-        """Return whether the model has a reported race, or one that this one carries on.
+        """Return True if the model has the reported race, or the race that caused it.
 
-        Flambeau's streams take over what others have released, so a race for memory may show once more there.
+        Streams may reuse memory that others have released, so a race for memory may be reported again there.
         """
         if _SEEN_LATER in str(race.second):
             return any(each.kind == "array" for each in self.program.model.races)
@@ -120,7 +120,7 @@ class Check:
         return "" if known else f"the detector has none of the reasons {sorted(self.reasons)}"
 
     def check_unmodelled(self) -> Iterator[Problem]:
-        """Check a program that the model does not know: if it is certified, it must repeat under every schedule."""
+        """Check a program that the model does not cover: if it is certified, it must repeat under every schedule."""
         self.run = self._run("earliest", "warn")
         if self.run.error and "modified by an inplace operation" not in self.run.error:
             yield self._problem("error", self.run.error)
@@ -128,7 +128,7 @@ class Check:
             yield from self.bits()
 
     def bits(self) -> Iterator[Problem]:
-        """Run a certified program under other schedules and placements: it prints the same bits."""
+        """Run a certified program under other schedules and placements, and check that it prints the same bits."""
         expected = self.executor.run_waiting().outcome
         self.counts["runs"] += 1
         for placement, schedule in [
@@ -153,7 +153,7 @@ class Check:
                 yield self._problem("unforced", str(race))
 
     def check_fixes(self) -> Iterator[Problem]:
-        """Insert the lines that the reports propose: nothing races in the program with them."""
+        """Insert the lines that the reports propose, and check that the program has no race with them."""
         executor, run = Executor(self.program), self.run
         for _ in range(_ROUNDS):
             edits = [edit for race in run.certificate.races for edit in race.fix.edits]

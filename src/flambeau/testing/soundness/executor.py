@@ -1,4 +1,4 @@
-"""`Executor`: runs one program on fresh virtual GPUs. `Run`: what it printed, and what the detector reported."""
+"""`Executor`: runs one program on new virtual GPUs. `Run`: its output, and the detector's reports."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Executor:
         record: bool = False,
         after: Mapping[int, str] = _NOTHING,
     ) -> Run:
-        """Run the program once; with other statements behind some of its steps, see `Program.script`."""
+        """Run the program once. `after` adds statements after some of its steps, see `Program.script`."""
         code = self._code
         if after:
             text, self._places[OTHER_FILE] = self.program.script(after)
@@ -105,7 +105,7 @@ class Executor:
 
 
 class _torch:
-    """Inside, `import torch` gives Flambeau."""
+    """Context manager inside which `import torch` imports Flambeau."""
 
     def __enter__(self) -> None:
         self._before = sys.modules.get("torch")

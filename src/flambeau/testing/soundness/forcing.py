@@ -28,12 +28,14 @@ class Forcing:
         self._known: dict[tuple[str, range], _Recorded] = {}
 
     def attempt(self, race: Any) -> str:
-        """Return what became of a reported race: FORCED, or else why none of the runs printed other values.
+        """Try to turn a reported race into another outcome.
 
-        HIDDEN: No value that is printed depends on the order of the two steps.
-        WAITED: This run waited where nothing promises a wait: for the users of memory that goes back to the driver, or
-            for all ranks before a collective touches any memory.
-        UNFORCED: None of these.
+        Returns:
+            FORCED if a run printed other values. HIDDEN if no printed value depends on the order of the two steps.
+            WAITED if
+            this run waited although nothing promises a wait: for the users of memory that returns to the driver, or for
+            all
+            ranks before a collective. UNFORCED otherwise.
         """
         place = self._executor.place
         first, second = place(race.first.site), place(race.second.site)
@@ -55,9 +57,10 @@ class Forcing:
         return [race for race in model.races if (of[race.first], of[race.second]) == (first, second)]
 
     def _by_order(self, first: set[Any], second: set[Any], reused: bool) -> bool:
-        """Run commands of the two steps the other way round, all others as the program enqueued them.
+        """Run the commands of the two steps in the reverse order, and all others in the order of the program.
 
-        With waits for the devices after the second step, too: what the host reads too early hides what is there.
+        The run also waits for the devices after the second step, because an early read by the host could hide the
+        difference.
         """
         after = range(max(where[0] for where in second), len(self._program.steps))
         elsewhere = [(placement, after[:0]) for placement in _PLACEMENTS] if reused else []
@@ -75,7 +78,7 @@ class Forcing:
         return False
 
     def _record_run(self, placement: str, waits: range) -> _Recorded:
-        """Return a run's graph, its unordered conflicting pairs with their steps, and what the usual order prints."""
+        """Return a run's graph, its unordered conflicting pairs with their steps, and the output of the usual order."""
         key = placement, waits
         if key not in self._known:
             run, place = partial(self._executor.run_waiting, waits, placement=placement), self._executor.place

@@ -83,7 +83,7 @@ class Generator:
         return [["main", *rng.sample(others, min(rng.choice((1, 2, 3)), len(others)))]]
 
     def _kinds(self, features: frozenset[str]) -> tuple[list[str], list[float]]:
-        """Return the kinds of steps and their weights, summed up. The theme's are frequent, others more or less."""
+        """Return the kinds of steps and their cumulative weights. The kinds of the program's theme are frequent."""
         names = [n for n, kind in OPERATIONS.items() if not kind.feature or kind.feature in features]
         weights = []
         for kind in (OPERATIONS[name] for name in names):
@@ -156,7 +156,7 @@ class Generator:
         return (*first, *inner, *last)
 
     def _keep_what_ends(self, step: Step) -> None:
-        """Often copy a tensor whose name a step removes or overwrites, so that the outcome shows it."""
+        """Sometimes copy a tensor that a step removes or overwrites, so that the outcome shows its value."""
         kind, name = OPERATIONS[step.operation], step.arguments[0] if step.arguments else None
         model = self.program.model
         view = model.hosts[step.host].names.get(name) if isinstance(name, str) else None
@@ -175,7 +175,7 @@ class Generator:
             self._add(Step("keep", (name,), self.rng.choice(after or streams), step.host))
 
     def _add(self, step: Step) -> None:
-        """Append a step; a careful program first gets what orders it, or goes without it."""
+        """Append a step. A careful program first adds the needed synchronization, or skips the step."""
         steps, model = self.program.steps, self.program.model
         known, nodes = len(model.races), len(model.before)
         if not self.program.add(step):
@@ -193,7 +193,7 @@ class Generator:
         self.draw.model = self.program.model
 
     def _order(self, race: Race, step: Step) -> None:
-        """Append what orders a race's first node before the next step, unless something does."""
+        """Append a synchronization that orders a race's first node before the next step, unless there is one."""
         model, rng = self.program.model, self.rng
         model.host = model.hosts[step.host]
         bit, later = 1 << race.first, step.stream

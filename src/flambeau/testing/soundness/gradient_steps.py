@@ -16,9 +16,9 @@ class Recorded:
     """The autograd record of a function: its stream, its input, and whether the input has changed since.
 
     Attributes:
-        kept: What the program's names keep.
+        kept: The storages that the program's names keep alive.
         leaf: The stream of the parameter's `AccumulateGrad` node: that of the first function that kept the node alive.
-        walked: Whether the input was let go.
+        walked: True if the saved input was released.
     """
 
     stream: str
@@ -101,7 +101,7 @@ class Gradient(Operation):
 
 
 class Training(Operation):
-    """A step whose accesses the model does not know: a program with one is only compared with itself."""
+    """A step whose accesses the model does not cover; a program with one is only compared with itself."""
 
     weight = 3
     feature = "training"
@@ -166,7 +166,7 @@ def let_go(model: Model, loss: str) -> Recorded:
 
 
 def forget(model: Model, name: str) -> None:
-    """Release what a name's former loss kept, because the name gets another loss."""
+    """Release the tensors that a name's previous loss saved, because the name is assigned another loss."""
     recorded = model.losses.pop((model.host.number, name), None)
     if recorded is not None:
         for storage in recorded.kept if recorded.walked else (*recorded.kept, recorded.source.storage):

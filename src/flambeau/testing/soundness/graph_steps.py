@@ -1,4 +1,4 @@
-"""Steps that capture CUDA graphs and launch them, and autocast blocks, whose cache of casts streams share."""
+"""Steps that capture and launch CUDA graphs, and autocast blocks, whose cache of casts several streams use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flambeau.testing.soundness.steps import GRAPH_SLOTS, WEIGHT_SLOTS, Block, D
 
 @operation
 class Capture(Block):
-    """Captures a graph. Inner steps of other streams follow a `wait_stream` that lets these join."""
+    """A step that captures a graph. Steps of other streams follow a `wait_stream`, by which these join the capture."""
 
     weight = 2
     feature = "graphs"

@@ -181,7 +181,7 @@ class Download(Operation):
 
 
 def download(model: Model, to: View, given: View) -> None:
-    """Copy out; what has gaps goes through a contiguous temporary."""
+    """Copy a tensor to the host; a tensor with gaps goes through a contiguous temporary."""
     if given.contiguous:
         model.launch([given], [to], copies=True)
         return

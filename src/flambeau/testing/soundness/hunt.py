@@ -1,4 +1,4 @@
-"""`Hunt`: checks random programs, counts what was seen, and shrinks what does not hold."""
+"""`Hunt`: checks random programs, counts the checks, and shrinks programs for which a property does not hold."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from flambeau.testing.soundness.shrinking import shrink
 
 @dataclass
 class Hunt:
-    """A search of a seed.
+    """A search from one seed.
 
     Attributes:
-        deletions: Of how many synchronizations of a certified program each is deleted, at most.
-        forced: How many reports of a program are forced, at most.
-        counts: What was looked at, by name.
-        problems: What does not hold: seed and problem, shrunk.
+        deletions: Greatest number of synchronizations of a certified program that are deleted, one at a time.
+        forced: Greatest number of reports of a program that are forced.
+        counts: Number of checks, by name.
+        problems: Seed and shrunk problem of each property that does not hold.
     """
 
     seed: int
@@ -125,7 +125,7 @@ class Hunt:
 
 
 def share_forced(counts: Counter[str]) -> float:
-    """Return the share of visible reports that a run has turned into another outcome."""
+    """Return the share of reports with a visible effect that were turned into another outcome."""
     shown = counts[FORCED] + counts[WAITED] + counts[UNFORCED]
     return counts[FORCED] / shown if shown else 1.0
 

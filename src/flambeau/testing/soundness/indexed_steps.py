@@ -1,4 +1,4 @@
-"""Steps that access the places that an index names, and no others."""
+"""Steps that access only the elements that an index selects."""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
 """`Model`: the effects of a program on memory and their order, by CUDA's and PyTorch's rules alone.
 
-This is the reference that the race detector is compared with, so it shares no code with it. Every access of
-memory is a node. The set of nodes that come before a node is an int with one bit for each, so it is the
-transitive closure of program order and synchronization from the start. Memory is a `Life`: one allocation, from
-its request to its release. The bytes of an access are an int, too, one bit for each byte.
+The race detector is compared with this model, which therefore shares no code with it. Every access of memory is a node.
+The set of nodes that happen before a node is an int with one bit for each, so it is the transitive closure of program
+order and synchronization by construction. Memory is a `Life`: one allocation, from its request to its release. The
+bytes of an access are an int, too, with one bit for each byte.
 
 # Note [The allocator's contract]
 An address is not part of the contract of a caching allocator. Memory that was allocated on a stream and released may
-serve any later request of the same stream and pool. So an access of the first allocation conflicts with an access of
-the later one, unless something orders them: the program, `record_stream`, or `empty_cache`. The last waits for users of
-segments without live memory; where blocks lie is not part of the contract, so that holds if the whole pool is free.
+serve any later request of the same stream and pool. An access of the first allocation therefore conflicts with an
+access of the later one, unless the program, `record_stream` or `empty_cache` orders them. `empty_cache` waits for the
+users of segments without live memory. Placement of blocks is not part of the contract, so this orders accesses only if
+the whole pool is free.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ITEMSIZE = {"float32": 4, "float16": 2, "int64": 8}
 
 
 class Invalid(Exception):
-    """A step does not fit what the steps before it left."""
+    """A step does not fit the state that earlier steps left."""
 
 
 class Access(NamedTuple):
@@ -38,10 +39,12 @@ class Access(NamedTuple):
 
 
 class Race(NamedTuple):
-    """Two nodes that conflict unordered.
+    """Two conflicting nodes that are not ordered.
 
-    `kind` is "memory", "reuse" (of released memory), "host", or "array": the host uses pinned memory through an array
-    of another library, which no driver sees.
+    Attributes:
+        kind: "memory"; "reuse" (of released memory); "host"; or "array": the host uses pinned memory through an array
+            of
+            another library, which no driver observes.
     """
 
     first: int
@@ -54,13 +57,14 @@ class Life:
     """One allocation.
 
     Attributes:
-        pool: Whoever has an equal one may get this memory after its release; None for pinned memory, which the
-            allocator reuses only after its copies.
+        pool: Later allocations with an equal pool may reuse this memory after its release. None for pinned memory,
+            which
+            the allocator reuses only after its copies.
         protected: Nodes that the allocator waits for before it reuses the memory.
-        settled: Whether the allocator has waited for all nodes.
+        settled: True if the allocator has waited for all nodes.
         line: The step that requested it.
-        version: How often the program has changed it.
-        after: The step that released it, and those that come before that in every run.
+        version: Number of changes by the program.
+        after: The step that released it, and the steps that happen before that in every run.
     """
 
     nbytes: int
@@ -93,8 +97,8 @@ class View:
     Attributes:
         offset, strides: In elements.
         kind: "tensor" or "array" (NumPy's).
-        weight: Whether it is a leaf that requires a gradient, which autocast keeps casts of.
-        values: What an index holds.
+        weight: True if it is a leaf that requires a gradient, whose casts autocast caches.
+        values: The values of an index tensor.
     """
 
     storage: ModelStorage
@@ -150,7 +154,7 @@ class View:
 
 @dataclass(eq=False, slots=True)
 class Graph:
-    """A CUDA graph: its nodes as (stream, accesses, order within the graph, line), and what comes before a launch."""
+    """A CUDA graph: its nodes as (stream, accesses, order within the graph, line), and the nodes before a launch."""
 
     number: int
     origin: str
@@ -164,8 +168,8 @@ class Host:
     """A host thread or a rank.
 
     Attributes:
-        known: The nodes that come before what it does next.
-        calls: The lines of steps, its own and others', that do.
+        known: The nodes that happen before its next step.
+        calls: The lines of steps, its own and others', that happen before its next step.
     """
 
     number: int
@@ -176,11 +180,11 @@ class Host:
 
 
 class Touch(NamedTuple):
-    """A question about the state of a thread, a queue or a flag, or a change of it.
+    """A read or a change of the state of a thread, a queue or a flag.
 
     Attributes:
-        calls: The lines that come before it in every run.
-        line: Its own; None: after all others.
+        calls: The lines that happen before it in every run.
+        line: Its own line; None for after all others.
     """
 
     what: str
@@ -190,18 +194,19 @@ class Touch(NamedTuple):
 
 
 class Model:
-    """The state after the steps so far, and the races and doubts found.
+    """The state after the steps so far, with races and doubts.
 
     Attributes:
         races: The unordered conflicting pairs, in the order of their second nodes.
-        doubtful: Pairs of which placement decides: memory of a pool that was wholly free at an `empty_cache`.
-        withheld: Reasons, other than races, for which no certificate may be given.
-        is_judged: Whether the model knows what all steps do.
-        meets: Whether a rank's collective comes after what the other rank did before its own. That is so, but a rank
-            that does not wait on the host may have gone on before the other one arrived.
-        conservative: Whether memory was released, while threads run, that its thread has not waited for: a detector
-            that does not wait for what they allocate later must withhold the certificate.
-        line: What the next nodes belong to; any number.
+        doubtful: Pairs that depend on placement: memory of a pool that was wholly free at an `empty_cache`.
+        withheld: Reasons, other than races, that rule out a certificate.
+        is_judged: True if the model covers all steps.
+        meets: True if a rank's collective happens after the other rank's earlier work. A rank that does not wait on the
+            host may have continued before the other one joined.
+        conservative: True if memory was released, while threads run, before its thread waited for its uses. A detector
+            that
+            does not wait for later allocations of the threads must then withhold the certificate.
+        line: The line of the next nodes; any number.
     """
 
     def __init__(self, streams: dict[str, int]) -> None:
@@ -245,7 +250,7 @@ class Model:
         self._captures = 0
 
     def verdict(self) -> tuple[bool, frozenset[str]]:
-        """Return whether there are races, and the reasons to withhold, once the host has read what is left."""
+        """Return (True if there are races, reasons to withhold), after the host has read the remaining values."""
         left = [v for host in self.hosts.values() for v in host.names.values() if v.device >= 0]
         unwritten = any(view.mask & ~view.storage.life.written for view in left)
         found = {"unwritten": unwritten, "asking": any(map(self._depends_on_timing, self.questions))}
@@ -255,7 +260,7 @@ class Model:
 
     # -- questions between threads ----------------------------------------------------------------------
     def touch(self, what: str) -> Touch:
-        """Return what this host does now to the state of a thread, a queue or a flag."""
+        """Return this host's access, at this point, to the state of a thread, a queue or a flag."""
         return Touch(what, self.host, self.host.calls, self.line)
 
     def _depends_on_timing(self, question: Touch) -> bool:
@@ -365,7 +370,9 @@ class Model:
         stream: str | None = None,
         copies: bool = False,
     ) -> None:
-        """Enqueue a command. A part of a tensor is given as (tensor, bytes). `copies`: it moves bytes as they are."""
+        """Enqueue a command. A part of a tensor is a pair (tensor, bytes). `copies` means that it moves bytes
+        unchanged.
+        """
         stream = stream or self.here
         uses = [(v.storage.life, m, False) for v, m in map(_with_mask, reads)]
         uses += [(v.storage.life, m, True) for v, m in map(_with_mask, writes)]
@@ -387,7 +394,7 @@ class Model:
         self.users[stream] = (self.host, self.line)
 
     def is_in_order(self, use: tuple[Host, int] | None) -> bool:
-        """Return whether a host's step, if any, comes before this host's next one in every run."""
+        """Return True if a host's step, if there is one, happens before this host's next step in every run."""
         return use is None or use[0] is self.host or bool(self.host.calls >> use[1] & 1)
 
     def host_access(self, view: View, writes: bool) -> None:
@@ -446,11 +453,13 @@ class Model:
                             yield Race(old.node, new.node, "reuse")
 
     def _may_reuse(self, later: Life, ended: Life) -> bool:
-        """Return whether an allocation may get what another one left: it was not requested before that's release."""
+        """Return True if an allocation may get the memory of an ended one, because it was requested after the
+        release.
+        """
         return later is not ended and (ended.freed < later.born or not ended.after >> later.line & 1)
 
     def _meetings(self, ended: Life, later: Life) -> Iterator[Race]:
-        """Return the accesses of two lifetimes that nothing orders, in the order of some run."""
+        """Return the accesses of two lifetimes that nothing orders, in the order of one run."""
         for old in ended.accesses:
             for new in later.accesses:
                 first, second = sorted((old, new))
@@ -469,7 +478,7 @@ class Model:
         self.streams[later] |= known | self.host.known
 
     def nodes_before_next(self, stream: str) -> int:
-        """Return the nodes that come before what a stream does next."""
+        """Return the nodes that happen before the next command of a stream."""
         return self.streams[stream] | self.host.known
 
     def record(self, event: str, stream: str) -> None:
@@ -492,7 +501,7 @@ class Model:
         self.host.known |= known
 
     def is_alone(self) -> bool:
-        """Return whether no other host has to do with this one's devices now."""
+        """Return True if no other host uses this one's devices now."""
         return self.ranks or all(host.ended or host is self.host for host in self.hosts.values())
 
     def synchronize(self, device: int) -> None:
@@ -510,7 +519,7 @@ class Model:
         self.captured = {origin: 0}
 
     def end_capture(self, name: str) -> None:
-        """Keep what was captured under a name. Raises Invalid: a stream was not joined, or nothing was captured."""
+        """Store the captured graph under a name. Raises Invalid if a stream was not joined, or nothing was captured."""
         graph, self.capture = self.capture, None
         assert graph is not None
         need(graph.nodes)
@@ -526,7 +535,7 @@ class Model:
         self.captured[stream] |= 1 << (len(graph.nodes) - 1)
 
     def replay(self, graph: Graph) -> None:
-        """Launch a graph on the current stream. Launches of one graph come one after the other."""
+        """Launch a graph on the current stream. Launches of one graph run one after the other."""
         self.used_by_host(self.here)
         if any(life.freed for life in graph.outer):
             self.withheld.add("graph")

@@ -1,4 +1,4 @@
-"""Steps that order others: events, waits of streams, waits of the host. And questions, whose answers are timing."""
+"""Steps that order others (events, waits of streams, host waits), and polls, whose answers depend on timing."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class SynchronizeDevice(Synchronization):
 
 @operation
 class Busy(Operation):
-    """Keeps a stream busy for a while: usual schedules then take an order that they would not take."""
+    """A step that keeps a stream busy for a while, so that usual schedules choose an unusual order."""
 
     weight = 3
 
