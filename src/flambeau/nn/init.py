@@ -33,11 +33,11 @@ _GAINS = {
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """Return the recommended gain for a nonlinearity, by its name in `nn.functional`.
 
-    1 for linear and convolutions and sigmoid, 5/3 for tanh, sqrt(2) for relu, sqrt(2 / (1 + slope ** 2)) for
-    leaky_relu (`param` is the slope, 0.01 if not given), 3/4 for selu.
+    1 for linear layers, convolutions and sigmoid; 5/3 for tanh; sqrt(2) for relu; sqrt(2 / (1 + slope ** 2)) for
+    leaky_relu, whose slope is `param` (default 0.01); 3/4 for selu.
 
     Raises:
-        ValueError: If any other name, a slope that is not a number.
+        ValueError: If the name is unknown, or the slope is not a number.
     """
     if nonlinearity == "leaky_relu":
         slope = 0.01 if param is None else param
@@ -113,7 +113,7 @@ def _normal_cdf(x: float) -> float:
 def _redraw_normal(
     target: Tensor, mean: float, std: float, a: float, b: float, generator: Generator | None
 ) -> None:
-    """Draw normal numbers, and again in the places of those outside of the bounds as the dtype holds them."""
+    """Draw normal numbers, and redraw those that are outside of the bounds after rounding to the dtype."""
     low, high = (target.new_tensor(bound, device="cpu").item() for bound in (a, b))
     target.normal_(mean, std, generator=generator)
     while (outside := (target < low) | (target > high)).any():
@@ -214,7 +214,7 @@ def kaiming_uniform_(
     nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
 ) -> Tensor:
-    """He's: uniform in +-gain * sqrt(3 / fan); `a` is the slope of leaky_relu behind the layer."""
+    """Initialize by He's rule, uniformly in +-gain * sqrt(3 / fan). `a` is the slope of a following leaky_relu."""
     if _is_empty(tensor):
         return tensor
     std = calculate_gain(nonlinearity, a) / math.sqrt(_calculate_correct_fan(tensor, mode))
@@ -229,7 +229,9 @@ def kaiming_normal_(
     nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
 ) -> Tensor:
-    """He's: normal, of standard deviation gain / sqrt(fan); `a` is the slope of leaky_relu behind the layer."""
+    """Initialize by He's rule, normally with standard deviation gain / sqrt(fan). `a` is the slope of a following
+    leaky_relu.
+    """
     if _is_empty(tensor):
         return tensor
     std = calculate_gain(nonlinearity, a) / math.sqrt(_calculate_correct_fan(tensor, mode))
@@ -247,10 +249,10 @@ def _is_empty(tensor: Tensor) -> bool:
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = None) -> Tensor:
-    """Return a (semi-)orthogonal matrix (dimensions after the first flattened) times `gain`.
+    """Initialize with a (semi-)orthogonal matrix times `gain`; dimensions after the first are flattened.
 
     Raises:
-        ValueError: For a tensor of one dimension.
+        ValueError: If the tensor has fewer than two dimensions.
     """
     if tensor.dim() < 2:
         raise ValueError("Only tensors with 2 or more dimensions are supported")

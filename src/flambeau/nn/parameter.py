@@ -1,6 +1,6 @@
 """`Parameter` and `Buffer`: the tensors that a module registers when they are assigned to it.
 
-`UninitializedParameter` and `UninitializedBuffer` are those of lazy modules, whose shape the first input tells.
+Lazy modules have `UninitializedParameter` and `UninitializedBuffer`, whose shape the first input determines.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class _ParameterType(type):
 
 
 class Parameter(Tensor, metaclass=_ParameterType):
-    """A tensor that is a parameter of the module that it is assigned to.
+    """A tensor that becomes a parameter of the module that it is assigned to.
+
+    Operators return plain tensors for parameters. A parameter of a subclass that overrides functions keeps that class.
 
     Args:
-        data: the tensor; memory is shared. An empty one by default.
-        requires_grad: whether gradients are computed for it.
-
-    Operators of parameters give plain tensors. One of a subclass that overrides functions remains of that class.
+        data: The tensor, whose memory is shared; default: an empty one.
+        requires_grad: Compute gradients for it.
     """
 
     __slots__ = ()
@@ -113,11 +113,11 @@ class _BufferType(type):
 
 
 class Buffer(Tensor, metaclass=_BufferType):
-    """A tensor that is a buffer of the module that it is assigned to.
+    """A tensor that becomes a buffer of the module that it is assigned to.
 
     Args:
-        data: the tensor; memory is shared. An empty one by default.
-        persistent: whether it is part of the module's `state_dict`.
+        data: The tensor, whose memory is shared; default: an empty one.
+        persistent: Include it in the module's `state_dict`.
     """
 
     __slots__ = ()
@@ -139,9 +139,9 @@ def is_lazy(param: Any) -> bool:
 
 
 class UninitializedTensorMixin:
-    """A tensor without a shape. Only dtype and device can be asked for and changed, until it is materialized.
+    """A tensor without a shape. Until it is materialized it only has a dtype and a device.
 
-    Whatever needs to know more of a tensor looks at its `meta`, which says that there is none yet.
+    Code that needs more of a tensor reads its `meta`, which raises.
     """
 
     __slots__ = ()
@@ -199,7 +199,7 @@ class UninitializedTensorMixin:
         return self
 
     def materialize(self, shape: Any, device: Any = None, dtype: dtype | None = None) -> None:
-        """Give it a shape, and uninitialized memory; from now on it is a plain parameter or buffer."""
+        """Give the tensor a shape and uninitialized memory. It becomes an ordinary parameter or buffer."""
         self.data = creation.empty(shape, device=device or self.device, dtype=dtype or self.dtype)
         self.__class__ = self.cls_to_become
 

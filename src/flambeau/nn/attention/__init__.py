@@ -31,9 +31,10 @@ class SDPBackend(Enum):
 def sdpa_kernel(
     backends: Sequence[SDPBackend] | SDPBackend, set_priority: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Within it only these backends are used; with `set_priority`, those that come first in the list first.
+    """Return a context manager in which attention uses only these backends; with `set_priority`, in the order of the
+    list.
 
-    A call that none of them takes raises RuntimeError.
+    A call that none of them supports raises RuntimeError.
     """
     if not isinstance(backends, (list, SDPBackend)):
         raise AssertionError(

@@ -1,7 +1,7 @@
-"""torch.nn.attention.flex_attention: attention with a function of scores and a mask of blocks, computed eagerly.
+"""torch.nn.attention.flex_attention: attention with a function of scores and a block mask, computed eagerly.
 
-A mask function `mask(b, h, q, kv)` takes the indices of the batch, the head, the query and the key, as tensors that
-broadcast with each other, and returns a bool tensor. A function of scores takes the scores before them.
+A mask function `mask(b, h, q, kv)` receives the indices of batch, head, query and key, as tensors that broadcast with
+each other, and returns a bool tensor. A score function receives the scores before them.
 """
 
 from __future__ import annotations
@@ -45,20 +45,22 @@ class AuxRequest(NamedTuple):
 
 
 class AuxOutput(NamedTuple):
-    """The further results that an `AuxRequest` asked for; None for others."""
+    """The additional results that an `AuxRequest` requested; None for others."""
 
     lse: Tensor | None = None
     max_scores: Tensor | None = None
 
 
 class BlockMask:
-    """A mask of queries and keys by blocks: which are wholly or partly seen, and the function that masks elements.
+    """A mask of queries and keys by blocks: a list of unmasked blocks, and a function that masks elements of partial
+    blocks.
 
     Attributes:
         seq_lengths: The numbers of queries and of keys.
-        kv_num_blocks: The number of blocks of keys that each block of queries sees partly.
-        kv_indices: These blocks, in the first places of the last dimension.
-        full_kv_num_blocks: The number of blocks of keys that each block of queries sees wholly; None if not separated.
+        kv_num_blocks: The number of partly unmasked blocks of keys for each block of queries.
+        kv_indices: These blocks, first in the last dimension.
+        full_kv_num_blocks: The number of wholly unmasked blocks of keys for each block of queries; None if not
+            separated.
         full_kv_indices: These blocks.
         BLOCK_SIZE: The numbers of queries and of keys in a block.
         mask_mod: The mask function.
@@ -105,21 +107,21 @@ class BlockMask:
         return math.prod(self.shape)
 
     def to_dense(self) -> Tensor:
-        """Return 1 for each block that is seen wholly or partly, 0 for others."""
+        """Return 1 for each wholly or partly unmasked block, 0 for others."""
         dense = _dense(self.kv_num_blocks, self.kv_indices)
         if self.full_kv_num_blocks is not None:
             dense = dense | _dense(self.full_kv_num_blocks, self.full_kv_indices)
         return dense
 
     def sparsity(self) -> float:
-        """Return the percentage of pairs in blocks that are not seen."""
+        """Return the percentage of pairs that are in masked blocks."""
         count = self.kv_num_blocks.sum()
         if self.full_kv_num_blocks is not None:
             count = count + self.full_kv_num_blocks.sum()
         return 100 * (1 - int(count) * math.prod(self.BLOCK_SIZE) / self.numel())
 
     def to(self, device: Any) -> BlockMask:
-        """Return the mask on another device; the mask function stays as it is."""
+        """Return the mask on another device, with the same mask function."""
         tensors = (self.kv_num_blocks, self.kv_indices, self.full_kv_num_blocks, self.full_kv_indices)
         moved = [None if t is None else t.to(device) for t in tensors]
         return BlockMask(self.seq_lengths, *moved, self.BLOCK_SIZE, self.mask_mod)  # type: ignore[arg-type]
@@ -150,17 +152,17 @@ def create_block_mask(
     BLOCK_SIZE: int | tuple[int, int] = _DEFAULT_SPARSE_BLOCK_SIZE, _compile: bool = False,
     separate_full_blocks: bool = True,
 ) -> BlockMask:  # fmt: skip
-    """Return the mask of blocks of a mask function.
+    """Return the block mask of a mask function.
 
     Args:
         mask_mod: The mask function.
-        B: The number of batches; one, for all, if None.
-        H: The number of heads; one, for all, if None.
+        B: The number of batches; None for one mask for all.
+        H: The number of heads; None for one mask for all.
         Q_LEN: The number of queries.
         KV_LEN: The number of keys.
         device: The device of the mask; the default device if None.
         BLOCK_SIZE: The queries and keys in a block.
-        separate_full_blocks: List blocks that are seen wholly separately.
+        separate_full_blocks: List wholly unmasked blocks separately.
     """
     sizes = _block_sizes(BLOCK_SIZE)
     mask = create_mask(mask_mod, B, H, Q_LEN, KV_LEN, device)
@@ -183,7 +185,7 @@ def flex_attention(
     block_mask: BlockMask | None = None, scale: float | None = None, enable_gqa: bool = False, return_lse: bool = False,
     kernel_options: Any = None, *, return_aux: AuxRequest | None = None,
 ) -> Any:  # fmt: skip
-    """Return the attention of queries to keys, with scores that a function changes and a mask leaves out.
+    """Return the attention of queries to keys, with a function that changes scores and a mask.
 
     Args:
         query: (B, Hq, L, E).
@@ -194,15 +196,15 @@ def flex_attention(
         scale: The factor of products of queries and keys; by default 1 / sqrt(E).
         enable_gqa: Let several heads of queries share a head of keys and values.
         return_lse: Return the logarithms of the sums of exponentials, too.
-        kernel_options: Accepted, and without effect.
-        return_aux: The further results to return, in place of `return_lse`.
+        kernel_options: No effect.
+        return_aux: The additional results to return, instead of `return_lse`.
 
     Returns:
-        (B, Hq, L, Ev); with it the logarithms or the `AuxOutput`, if asked for.
+        (B, Hq, L, Ev), and the logarithms or the `AuxOutput` if requested.
 
     Raises:
-        NotImplementedError: If a tensor has not four dimensions.
-        ValueError: If dtypes, devices, heads or batches do not fit.
+        NotImplementedError: If a tensor does not have four dimensions.
+        ValueError: If dtypes, devices, heads or batches do not match.
     """
     _check_inputs(query, key, value, block_mask, enable_gqa)
     shares = query.shape[1] // key.shape[1]
@@ -231,7 +233,7 @@ def flex_attention(
 
 
 def _check_inputs(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask | None, gqa: bool) -> None:
-    """Raise what PyTorch raises for inputs that do not fit."""
+    """Raise PyTorch's errors for inputs that do not match."""
     if not query.dtype is key.dtype is value.dtype:
         raise ValueError(
             "Expected query, key, and value to have the same dtype, but got query.dtype: "
@@ -277,10 +279,10 @@ def _indices(scores: Tensor) -> list[Any]:
 
 
 def _of_elements(mod: Callable[..., Any], shape: Any, *values: Any) -> Any:
-    """Return what a function gives for each element.
+    """Return the result of a function for each element.
 
-    It is called once on all elements, and on some alone. If these differ, it reduces over what it is given, and is
-    called on each element.
+    It is called once on all elements, and on some separately. If the results differ, the function reduces over its
+    arguments, and is called on each element.
     """
     whole = [v.expand(shape) for v in values]
     at_once: Any = None

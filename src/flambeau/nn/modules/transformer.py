@@ -154,9 +154,9 @@ class TransformerDecoderLayer(_Layer):
 
 
 class TransformerEncoder(Module):
-    """`num_layers` copies of a layer, then `norm` if it is given.
+    """`num_layers` copies of a layer, followed by `norm` if it is not None.
 
-    Flambeau has no nested tensors: `enable_nested_tensor` and `mask_check` are kept for checkpoints alone.
+    Flambeau has no nested tensors: `enable_nested_tensor` and `mask_check` have no effect.
     """
 
     def __init__(
@@ -178,8 +178,8 @@ class TransformerEncoder(Module):
         src_key_padding_mask: Given = None,
         is_causal: bool | None = None,
     ) -> Tensor:
-        """Return `is_causal` says that `mask` is the causal one. (Where it is None PyTorch finds out, and waits for
-        a GPU.)
+        """Run the layers. `is_causal` means that `mask` is the causal mask; for None, PyTorch compares it and waits for
+        the GPU.
         """
         padding = canonical_mask(src_key_padding_mask, "src_key_padding_mask", mask, "mask", src.dtype)
         mask = canonical_mask(mask, "mask", None, "", src.dtype)
@@ -190,7 +190,7 @@ class TransformerEncoder(Module):
 
 
 class TransformerDecoder(Module):
-    """`num_layers` copies of a layer, then `norm` if it is given."""
+    """`num_layers` copies of a layer, followed by `norm` if it is not None."""
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__()
@@ -215,9 +215,10 @@ class TransformerDecoder(Module):
 
 
 class Transformer(Module):
-    """An encoder and a decoder that attends to what it gives. All weights start by xavier_uniform_.
+    """An encoder, and a decoder that attends to the encoder's output. All weights are initialized by xavier_uniform_.
 
-    src (S, N, d_model), tgt (T, N, d_model), or batches first where `batch_first`; gives what tgt's shape is.
+    Inputs are src (S, N, d_model) and tgt (T, N, d_model), or with the batch first if `batch_first`; the output has the
+    shape of tgt.
     """
 
     def __init__(

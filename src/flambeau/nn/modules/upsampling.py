@@ -10,7 +10,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Upsample(Module):
-    """(N, C, *) with its last one to three dimensions resized, to `size` or by `scale_factor`.
+    """Resizes the last one to three dimensions of (N, C, *), to `size` or by `scale_factor`.
 
     `mode` is "nearest", "linear", "bilinear", "bicubic" or "trilinear".
     """
@@ -45,14 +45,14 @@ class Upsample(Module):
 
 
 class UpsamplingNearest2d(Upsample):
-    """(N, C, H, W) resized to the nearest pixels."""
+    """Resizes (N, C, H, W) by nearest-neighbour interpolation."""
 
     def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
         super().__init__(size, scale_factor, mode="nearest")
 
 
 class UpsamplingBilinear2d(Upsample):
-    """(N, C, H, W) resized between pixels, with the corners kept."""
+    """Resizes (N, C, H, W) by bilinear interpolation with aligned corners."""
 
     def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
         super().__init__(size, scale_factor, mode="bilinear", align_corners=True)

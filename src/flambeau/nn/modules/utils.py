@@ -29,9 +29,10 @@ def _reverse_repeat_tuple(t: tuple[Any, ...], n: int) -> tuple[Any, ...]:
 
 
 def consume_prefix_in_state_dict_if_present(state_dict: dict[str, Any], prefix: str) -> None:
-    """Take `prefix` from the names of a state, in place: what `nn.DataParallel` and its kin put before them.
+    """Remove `prefix` from the keys of a state dict, in place. `nn.DataParallel` and similar wrappers add such a
+    prefix.
 
-    Names without it stay, behind the others; the versions of `_metadata` move with the modules' names.
+    Keys without the prefix remain, after the others; `_metadata` is renamed accordingly.
     """
     for name in [name for name in state_dict if name.startswith(prefix)]:
         state_dict[name[len(prefix) :]] = state_dict.pop(name)
@@ -47,7 +48,7 @@ def each(x: Any, n: int) -> tuple[Any, ...]:
 
 
 def typename(x: Any) -> str:
-    """Return what messages call the type of an object: `torch.FloatTensor`, `int`, `package.module.Class`."""
+    """Return the type name that messages use: `torch.FloatTensor`, `int`, `package.module.Class`."""
     if isinstance(x, Tensor):
         kind: Any = x
         name: str = kind.type()
@@ -64,7 +65,7 @@ def factory_kwargs(kwargs: dict[str, Any] | None) -> dict[str, Any]:
         kwargs: `device`, `dtype` and `memory_format`, directly or in a dict named `factory_kwargs`.
 
     Raises:
-        TypeError: If another argument is given directly, or one is there twice.
+        TypeError: If there is another argument, or one occurs twice.
     """
     if kwargs is None:
         return {}

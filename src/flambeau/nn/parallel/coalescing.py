@@ -1,4 +1,4 @@
-"""Many small tensors as few large ones: buckets of one dtype, made flat and taken apart again."""
+"""Coalescing: many small tensors of one dtype are copied to one flat tensor, a bucket, and split again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def unflatten_bucket(flat: Any, like: Sequence[Tensor]) -> list[Any]:
 
 
 def in_order(found: Sequence[Any], order: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[Any]:
-    """Return the elements of `found`, which belong to the keys `order`, in the order `wanted`."""
+    """Return the elements of `found`, whose keys are `order`, in the order of the keys `wanted`."""
     places: dict[int, list[Any]] = {}
     for one, key in zip(found, order, strict=True):
         places.setdefault(id(key), []).append(one)

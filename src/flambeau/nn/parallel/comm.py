@@ -1,8 +1,7 @@
 """torch.cuda.comm: copies and sums of tensors over several GPUs, from one process.
 
-Each copy is queued as `Tensor.copy_` queues it: on the current stream of the source's device, with both devices'
-current streams ordered around it, so the host waits for nothing. Devices that cannot reach each other go by way of the
-host.
+Each copy is enqueued like `Tensor.copy_`: on the current stream of the source's device, ordered with both devices'
+current streams, so the host does not wait. Copies between devices without peer access go through the host.
 """
 
 from __future__ import annotations
@@ -29,15 +28,14 @@ BUFFER = 10 << 20
 
 
 def broadcast(tensor: Tensor, devices: Any = None, *, out: Any = None) -> tuple[Tensor, ...]:
-    """Copies of `tensor`, of the CPU or a GPU, on each of several GPUs. As in PyTorch, it is itself its copy at
-    home.
+    """Copy `tensor`, of the CPU or a GPU, to several GPUs. As in PyTorch, its own device gets the tensor itself.
 
     Args:
-        devices: iterable of torch.device, str or int. Exactly one of `devices` and `out` must be given.
-        out: GPU tensors of its shape that take the copies, and are returned.
+        devices: Iterable of torch.device, str or int. Exactly one of `devices` and `out` must be present.
+        out: GPU tensors of its shape, which receive the copies and are returned.
 
     Raises:
-        RuntimeError: For both or neither given; `out` elsewhere or of another shape.
+        RuntimeError: If both or neither are present, or `out` is on another device or has another shape.
     """
     if (devices is None) == (out is None):
         raise RuntimeError(
@@ -61,15 +59,16 @@ def broadcast(tensor: Tensor, devices: Any = None, *, out: Any = None) -> tuple[
 def broadcast_coalesced(
     tensors: Sequence[Tensor], devices: Any, buffer_size: int = BUFFER
 ) -> tuple[tuple[Tensor, ...], ...]:
-    """Copies of all `tensors` on each of several GPUs: a tuple for each device.
+    """Copy all `tensors` to several GPUs. Returns a tuple for each device.
 
-    Tensors of one dtype travel together in buffers of at most `buffer_size` bytes (a larger one alone), and the
-    copies are parts of these. They must be on one device, the CPU or a GPU; where that is among `devices` the
-    tensors themselves are returned for it.
+    Tensors of one dtype are copied in buffers of at most `buffer_size` bytes (a larger one alone), and the copies are
+    parts
+    of these. The tensors must be on one device, the CPU or a GPU; if it is among `devices`, it gets the tensors
+    themselves.
 
     Raises:
-        RuntimeError: For no device, or tensors of several devices.
-        ValueError: For buffer_size <= 0.
+        RuntimeError: If there is no device, or the tensors are on several devices.
+        ValueError: If buffer_size <= 0.
     """
     tensors, indices = tuple(tensors), _indices(devices)
     if not indices:
@@ -90,9 +89,7 @@ def broadcast_coalesced(
 
 
 def _parts(flat: Tensor | None, bucket: Sequence[Tensor], index: int) -> Sequence[Tensor]:
-    """Return a bucket on a device. Parts of one buffer change apart from each other, so each counts its own
-    versions.
-    """
+    """Return the tensors of a bucket on a device. Each has its own version count, although they share a buffer."""
     if flat is None or bucket[0].device == device("cuda", index):
         return bucket
     return [part.data for part in unflatten_bucket(_at(flat, index), bucket)]
@@ -143,12 +140,12 @@ def reduce_add(inputs: Sequence[Tensor], destination: Any = None) -> Tensor:
 def reduce_add_coalesced(
     inputs: Sequence[Sequence[Tensor]], destination: Any = None, buffer_size: int = BUFFER
 ) -> tuple[Tensor, ...]:
-    """Return the sums of lists of tensors, one list a GPU: the first of each, the second of each, ...
+    """Sum lists of tensors, one list for each GPU, elementwise: the first tensors, the second tensors, ...
 
-    Tensors of one dtype travel together in buffers of at most `buffer_size` bytes. Raises as `reduce_add`;
+    Tensors of one dtype are copied in buffers of at most `buffer_size` bytes. Raises like `reduce_add`.
 
     Raises:
-        ValueError: For lists of several lengths, or buffer_size <= 0.
+        ValueError: If lists have different lengths, or buffer_size <= 0.
     """
     lists = [tuple(tensors) for tensors in inputs]
     if len({len(tensors) for tensors in lists}) > 1:
@@ -167,18 +164,19 @@ def reduce_add_coalesced(
 
 
 def gather(tensors: Iterable[Tensor], dim: int = 0, destination: Any = None, *, out: Any = None) -> Tensor:
-    """Return tensors of several GPUs, one after the other along `dim`, in one tensor.
+    """Concatenate tensors of several GPUs along `dim`.
 
-    It has the memory format of `tensors` if that is one for all of them.
+    The result has the tensors' memory format if it is common to all.
 
     Args:
-        tensors: GPU tensors, whose sizes but for `dim` are alike.
+        tensors: GPU tensors whose sizes are equal except in `dim`.
         destination: torch.device, str or int; default: the current CUDA device; may be the CPU.
-        out: the tensor that takes the result, on the CPU or a GPU; then no `destination`.
+        out: The tensor that receives the result, on the CPU or a GPU, instead of `destination`.
 
     Raises:
-        RuntimeError: If the value is not a tensor, one on the CPU, sizes that do not match,
-            `destination` with `out`.
+        RuntimeError: If an input is not a tensor or is on the CPU, sizes do not match, or both `destination` and `out`
+            are
+            present.
     """
     tensors = tuple(tensors)
     if out is not None and destination is not None:
@@ -241,16 +239,16 @@ def scatter(
     *,
     out: Any = None,
 ) -> tuple[Tensor, ...]:
-    """Return chunks of `tensor`, of the CPU or a GPU, along `dim`, each on a GPU. A chunk that is at home is a view.
+    """Split `tensor`, of the CPU or a GPU, along `dim` into a chunk for each GPU. A chunk on its own device is a view.
 
     Args:
-        devices: iterable of torch.device, str or int. Exactly one of `devices` and `out` must be given.
-        chunk_sizes: one for each device, `tensor.size(dim)` in all; default: equal chunks, as `chunk` makes them.
-        streams: for each device a Stream of it that the copy is ordered by, or None for the current one.
-        out: GPU tensors that take the chunks, whose sizes say which; then no `chunk_sizes`.
+        devices: Iterable of torch.device, str or int. Exactly one of `devices` and `out` must be present.
+        chunk_sizes: Size of each chunk, `tensor.size(dim)` in total; default: equal chunks, like `chunk`.
+        streams: For each device the Stream that orders the copy, or None for the current one.
+        out: GPU tensors that receive the chunks, instead of `chunk_sizes`.
 
     Raises:
-        RuntimeError: For arguments that exclude or do not fit each other.
+        RuntimeError: If arguments contradict each other.
     """
     if out is not None:
         return _scatter_into(tensor, tuple(out), devices, chunk_sizes, dim, _list(streams))
@@ -334,7 +332,7 @@ def _or_none(streams: Sequence[Any]) -> Iterator[Any]:
 
 
 def _select_stream(stream: Any) -> Any:
-    """Return the stream's device orders the copy by it; the current device stays."""
+    """Return a context manager in which `stream` orders copies of its device. The current device stays."""
     return nullcontext() if stream is None else StreamContext(stream)
 
 

@@ -41,7 +41,9 @@ def map_members(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def flatten_members(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """Members that are no containers, in their order; and what puts others in their place."""
+    """Return the members of nested containers in order, and a function that builds such containers from other
+    members.
+    """
     members: list[Any] = []
     map_members(value, members.append)
 

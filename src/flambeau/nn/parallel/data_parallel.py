@@ -25,21 +25,25 @@ T = TypeVar("T", bound=Module)
 
 
 class DataParallel(Module, Generic[T]):
-    """A module run on several GPUs: each takes its part of the batch, and the outputs are put together.
+    """A module that runs on several GPUs: each computes a part of the batch, and the outputs are concatenated.
 
     A forward scatters the arguments (see `nn.parallel.scatter`), copies the module to every GPU that has a part, calls
-    the copies from this one thread and gathers what they give. Backward sums gradients up in `module`, whose
-    parameters and buffers must be on `device_ids[0]`. What a copy changes is lost, but for what it changes in place on
-    that GPU. Hooks run once for each copy. Outputs of no dimensions come as a vector. Without a GPU, and on one,
-    it calls `module` itself.
+    the
+    copies from one thread and gathers their results. Backward sums gradients into `module`, whose parameters and
+    buffers
+    must be on `device_ids[0]`. Changes by a copy are lost, except in-place changes on that GPU. Hooks run once for each
+    copy. Outputs without dimensions are gathered to a vector. With one GPU or none, it calls `module` itself.
 
     Args:
         device_ids: torch.device, str or int; default: all GPUs.
-        output_device: where the output goes; default: `device_ids[0]`.
-        dim: the dimension of the batch.
+        output_device: The device of the output; default: `device_ids[0]`.
+        dim: The dimension of the batch.
 
-    Raises, when made, AssertionError: no such GPU; when called, RuntimeError: `module` is elsewhere; what a copy
-    raises, of the same type, with its device.
+    Raises:
+        AssertionError: By the constructor, if a GPU does not exist.
+        RuntimeError: By a call, if `module` is on another device. Exceptions of a copy are raised with their type and
+            the
+            copy's device.
     """
 
     module: T
@@ -95,11 +99,11 @@ def data_parallel(
     dim: int = 0,
     module_kwargs: dict[str, Any] | None = None,
 ) -> Any:
-    """Return `DataParallel` as a function: `module(*inputs, **module_kwargs)`, the batch over several GPUs.
+    """Call `module(*inputs, **module_kwargs)` like `DataParallel`.
 
     Args:
-        inputs: a tuple of arguments, or the only one, or None.
-        output_device: as there; -1 means the CPU.
+        inputs: A tuple of arguments, or the only argument, or None.
+        output_device: As for `DataParallel`; -1 means the CPU.
 
     Raises:
         RuntimeError: If there is no GPU, or `module` is not on `device_ids[0]`.

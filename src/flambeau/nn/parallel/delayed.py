@@ -1,4 +1,6 @@
-"""`Delayed`: parameters whose gradients are reduced together, when the gradient of another parameter comes."""
+"""`Delayed`: parameters whose gradients are reduced together, when another parameter's gradient has been
+accumulated.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,12 @@ from flambeau.tensor.functions.creation import zeros
 
 
 class Delayed:
-    """The gradients of `params` are parts of one buffer. All ranks get rank 0's values of `params` now.
+    """Parameters whose gradients are parts of one buffer. The constructor copies rank 0's values of `params` to all
+    ranks.
 
-    owner: whose process group reduces them; its present one each time. signal: the other parameter.
+    Args:
+        owner: The object whose current process group reduces them.
+        signal: The other parameter.
     """
 
     def __init__(self, owner: Any, params: Sequence[Any], signal: Any, nbytes: int) -> None:

@@ -1,6 +1,6 @@
-"""`DistributedDataParallel`: one module on every rank, its gradients averaged while backward runs.
+"""`DistributedDataParallel`: one module on every rank, whose gradients are averaged during backward.
 
-What is reduced when is `distributed/ddp/reducer.py`'s: Note [How gradients are reduced].
+See Note [How gradients are reduced] in `distributed/ddp/reducer.py`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _check(group: Any, flags: Sequence[Any]) -> None:
 
 
 def _check_parameters(params: Sequence[Any], delayed: Sequence[Any]) -> None:
-    """Raise RuntimeError where there is nothing to reduce, or it is unknown yet what."""
+    """Raise RuntimeError if no parameter needs a reduction, or a parameter is not initialized yet."""
     if not delayed and not any(p.requires_grad for p in params):
         raise RuntimeError(
             "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient."
@@ -91,30 +91,36 @@ def _check_parameters(params: Sequence[Any], delayed: Sequence[Any]) -> None:
 
 
 class DistributedDataParallel(Module, Joinable):
-    """`module` on every rank of a group: each rank's own batch, gradients that are the mean over the ranks.
+    """A copy of `module` on every rank of a group. Each rank has its own batch; gradients are averaged over the ranks.
 
-    Making one compares the parameters of all ranks and gives them, and the buffers, rank 0's values. From then on
-    parameters stay equal, to the bit, if every rank steps alike. Buffers are rank 0's at each forward.
+    The constructor compares the parameters of all ranks and copies rank 0's parameters and buffers to the others. Then
+    parameters stay bitwise equal if every rank makes equal steps. Each forward copies rank 0's buffers.
 
     Args:
-        device_ids: None, or the one device of the module: inputs are moved there. output_device: there.
-        forward_sync_buffers: give every rank rank 0's buffers before each forward; default True.
-        broadcast_buffers: the same, and also when it is made (deprecated).
-        init_sync: compare parameters and give all ranks rank 0's when it is made.
-        process_group: default: all ranks. device_mesh: instead, a mesh of one dimension: `mesh["dp"]`.
-        bucket_cap_mb: MiB of gradients that are reduced together, 25 (the first 1); bucket_cap_mb_list: of each bucket.
-        find_unused_parameters: parameters that a forward does not use count as zeros, not as missing.
-        gradient_as_bucket_view: gradients are parts of the buckets: less memory, and no copies back.
-        static_graph: every iteration uses the same parameters as often as the first.
-        delay_all_reduce_named_params, param_to_hook_all_reduce: parameters that are reduced together, when the gradient
-            of another one comes.
-        mixed_precision: dtypes to compute and to reduce in.
-        skip_all_reduce_unused_params: with `find_unused_parameters`: buckets that no rank used are not reduced.
-        batched_grad_copy: nothing: gradients are always copied a bucket at a time.
+        device_ids: None, or the one device of the module, to which inputs are moved.
+        output_device: The device of the outputs.
+        forward_sync_buffers: Copy rank 0's buffers before each forward; default True.
+        broadcast_buffers: Like forward_sync_buffers, and also in the constructor (deprecated).
+        init_sync: Compare parameters and copy rank 0's in the constructor.
+        process_group: The group; default: all ranks.
+        device_mesh: Instead of the group, a mesh of one dimension: `mesh["dp"]`.
+        bucket_cap_mb: MiB of gradients that are reduced together; default 25, the first bucket 1.
+        bucket_cap_mb_list: This limit for each bucket.
+        find_unused_parameters: Parameters that a forward does not use contribute zeros.
+        gradient_as_bucket_view: Gradients are parts of the buckets, which saves memory and copies.
+        static_graph: Every iteration uses the same parameters, equally often.
+        delay_all_reduce_named_params, param_to_hook_all_reduce: Parameters that are reduced together when the gradient
+        of
+            another parameter has been accumulated.
+        mixed_precision: Dtypes of computation and reduction.
+        skip_all_reduce_unused_params: With `find_unused_parameters`: do not reduce buckets that no rank used.
+        batched_grad_copy: No effect; gradients are always copied one bucket at a time.
 
-    Raises, when made, RuntimeError: no parameter that requires a gradient, uninitialized parameters, other parameters
-    than on other ranks; ValueError: devices that do not fit. When called, RuntimeError: the last backward did not
-    bring a gradient for every parameter.
+    Raises:
+        RuntimeError: By the constructor, if no parameter requires a gradient, a parameter is not initialized, or
+            parameters
+            differ from those of other ranks. By a call, if the last backward did not compute every gradient.
+        ValueError: By the constructor, if devices do not match.
     """
 
     def __init__(
@@ -196,8 +202,10 @@ class DistributedDataParallel(Module, Joinable):
     # -- what it is made of ---------------------------------------------------------------------------------
 
     def _group_of(self, mesh: Any, group: Any) -> Any:
-        """Return the group of a mesh of one dimension; keeps the mesh. Raises RuntimeError if of several, or there
-        is a group.
+        """Return the group of a mesh of one dimension, and store the mesh.
+
+        Raises:
+            RuntimeError: If the mesh has several dimensions, or there is a `group`.
         """
         if group is not None:
             raise RuntimeError("Cannot specify both process_group and device_mesh arguments.")
@@ -214,7 +222,7 @@ class DistributedDataParallel(Module, Joinable):
         self.device_ids, self.output_device = placed.device_ids, placed.output
 
     def _choose_buffers(self, broadcast: bool | None, forward: bool | None) -> bool:
-        """Decide when buffers are synchronized; whether they are when this is made."""
+        """Decide when buffers are synchronized. Returns True if the constructor does."""
         if broadcast is not None:
             warn(
                 _BOTH_NAMES if forward is not None else _OLD_NAME,
@@ -242,7 +250,7 @@ class DistributedDataParallel(Module, Joinable):
         self.bucket_bytes_cap = int(mib * _MIB)
 
     def _build_params_for_reducer(self) -> list[Any]:
-        """Return the parameters whose gradients are reduced, each once, in the order of modules."""
+        """Return the parameters whose gradients are reduced, without duplicates, in the order of modules."""
         found: dict[int, Any] = {}
         self._names: dict[int, str] = {}
         for prefix, module in self.module.named_modules():
@@ -257,7 +265,7 @@ class DistributedDataParallel(Module, Joinable):
         return list(found.values())
 
     def _assign_modules_buffers(self) -> None:
-        """Look up the buffers: a forward may have put others in their place."""
+        """Read the buffers again, because a forward may have replaced them."""
         self.named_module_buffers = {
             name: b for name, b in self.module.named_buffers() if name not in self.parameters_to_ignore
         }
@@ -376,8 +384,8 @@ class DistributedDataParallel(Module, Joinable):
             self._delayed.clear()
 
     def _wants_sink(self) -> bool:
-        """Return True if backward is to be heard of when it begins: unused outputs are sought, or a first one is
-        watched.
+        """Return True if the start of backward must be hooked: to find unused outputs, or to trace the first
+        iteration.
         """
         return not self.reducer.seen if self.static_graph else self.find_unused_parameters
 
@@ -424,7 +432,7 @@ class DistributedDataParallel(Module, Joinable):
         return self.will_sync_module_buffers() and self._hook_is(_BufferCommHookLocation.POST_FORWARD)
 
     def _sync_buffers(self) -> None:
-        """Give every rank the buffers of rank 0, or of the last rank that still works."""
+        """Copy the buffers of rank 0, or under `join` of the last rank with inputs, to all ranks."""
         with recording(False):
             source = self._find_common_rank(self._distributed_rank, True) if self._join_config.enable else 0
             self._assign_modules_buffers()
@@ -442,7 +450,7 @@ class DistributedDataParallel(Module, Joinable):
     def _default_broadcast_coalesced(
         self, bufs: Any = None, bucket_size: int | None = None, authoritative_rank: int = 0
     ) -> None:
-        """Give every rank a rank's buffers; by default all of them."""
+        """Copy one rank's buffers, by default all of them, to all ranks."""
         self._distributed_broadcast_coalesced(
             self.modules_buffers if bufs is None else bufs,
             self.broadcast_bucket_size if bucket_size is None else bucket_size,
@@ -483,10 +491,12 @@ class DistributedDataParallel(Module, Joinable):
         enable: bool = True,
         throw_on_early_termination: bool = False,
     ) -> Join:
-        """Context manager around a loop whose number of iterations differs from rank to rank.
+        """Return a context manager for a loop whose number of iterations differs from rank to rank.
 
-        divide_by_initial_world_size: means are over all ranks, those that are done counting as zeros; False: over those
-        that still work.
+        Args:
+            divide_by_initial_world_size: Divide by the number of all ranks; ranks that are done contribute zeros. False
+                divides
+                by the number of ranks that still have inputs.
         """
         return Join(
             [self],
@@ -496,7 +506,7 @@ class DistributedDataParallel(Module, Joinable):
         )
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """Return what a rank that is done does; `divide_by_initial_world_size` as in `join`."""
+        """Return the hook of a rank that is done; `divide_by_initial_world_size` as in `join`."""
         self._divide_by_initial_world_size = kwargs.get("divide_by_initial_world_size", True)
         return _DDPJoinHook(self)
 
@@ -509,7 +519,7 @@ class DistributedDataParallel(Module, Joinable):
         return self.process_group
 
     def _check_global_requires_backward_grad_sync(self, is_joined_rank: bool) -> bool | None:
-        """Tell the ranks that are done whether this backward is reduced; as one of them, hear it."""
+        """Exchange with all ranks whether this backward is reduced. Ranks that are done contribute 0."""
         works = not is_joined_rank and self.require_backward_grad_sync
         told = (ones if works else zeros)(1, device=self.device)
         work = reduce_in_place(self.process_group, told, async_op=True)
@@ -519,7 +529,7 @@ class DistributedDataParallel(Module, Joinable):
         return bool(told.item() != 0)
 
     def _find_common_rank(self, input_rank: int, rank_cond: bool) -> int:
-        """Return the highest rank for which the condition holds."""
+        """Return the highest rank for which the condition is true."""
         found = new_tensor([input_rank if rank_cond else -1], device=self.device)
         reduce_in_place(self.process_group, found, "max")
         rank = int(found.item())
@@ -531,7 +541,7 @@ class DistributedDataParallel(Module, Joinable):
         return rank
 
     def _sync_final_model(self, is_last_joiner: bool) -> None:
-        """Give every rank the states of one that worked longest."""
+        """Copy the state of a rank that ran most iterations to all ranks."""
         source = self._find_common_rank(self._distributed_rank, is_last_joiner)
         self._give_states(source, self.forward_sync_buffers)
 
@@ -542,20 +552,20 @@ class DistributedDataParallel(Module, Joinable):
     # -- hooks ----------------------------------------------------------------------------------------------
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
-        """Reduce by `hook(state, bucket)`, a `dist.GradBucket`, which returns a future of the bucket's new values.
+        """Reduce by `hook(state, bucket)`, which returns a future of the new values of the `dist.GradBucket`.
 
-        Gradients come to it undivided. Once only, before backward.
+        The hook receives undivided gradients. Call this once, before backward.
 
         Raises:
-            RuntimeError: If there is one.
-            TypeError: If it is not callable.
-            ValueError: For its annotations say that it takes or returns something else.
+            RuntimeError: If there is a hook already.
+            TypeError: If the hook is not callable.
+            ValueError: If its annotations have other types.
         """
         self._check_comm_hook(hook)
         self.reducer._register(state, hook, "register_comm_hook", "register_builtin_comm_hook")
 
     def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
-        """Reduce as `dist.BuiltinCommHookType` says: ALLREDUCE, FP16_COMPRESS."""
+        """Reduce by a hook of `dist.BuiltinCommHookType`: ALLREDUCE or FP16_COMPRESS."""
         _register_builtin_comm_hook(self.reducer, comm_hook_type)
 
     def _register_fused_optim(
@@ -595,7 +605,9 @@ class DistributedDataParallel(Module, Joinable):
             )
 
     def _set_ddp_sink_clone(self, val: bool) -> None:
-        """Set whether outputs are copied for the node behind them. If False, the loss must not change them in place."""
+        """Set whether outputs are copied for the autograd node after them. If False, the loss must not change them in
+        place.
+        """
         self._ddp_sink_clone = val
 
     def _remove_autograd_hooks(self) -> None:
@@ -614,7 +626,7 @@ class DistributedDataParallel(Module, Joinable):
             self.reducer._update_process_group(new_process_group)
 
     def _get_ddp_logging_data(self) -> dict[str, Any]:
-        """Return what it was made with, and how gradients are put together."""
+        """Return the constructor's settings, and the composition of the buckets."""
         buckets = self.reducer.buckets
         return {
             "backend_name": self.process_group.name(),
@@ -647,7 +659,7 @@ class DistributedDataParallel(Module, Joinable):
     def _set_params_and_buffers_to_ignore_for_model(
         module: Module, params_and_buffers_to_ignore: Any
     ) -> None:
-        """Leave parameters and buffers of these names out: they are neither compared nor given nor reduced."""
+        """Exclude parameters and buffers by name from comparison, copies and reduction."""
         module._ddp_params_and_buffers_to_ignore = params_and_buffers_to_ignore  # type: ignore[assignment]
         for name, state in [*module.named_parameters(), *module.named_buffers()]:
             if name in params_and_buffers_to_ignore:
@@ -655,7 +667,7 @@ class DistributedDataParallel(Module, Joinable):
 
 
 class _DDPJoinHook(JoinHook):
-    """Answers the collectives of the others' forward and backward."""
+    """The join hook that repeats the collectives of the other ranks' forward and backward."""
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
         self.ddp = ddp

@@ -1,9 +1,9 @@
-"""`_MixedPrecision` of DistributedDataParallel: modules compute with narrow copies of their parameters.
+"""`_MixedPrecision` of DistributedDataParallel: modules compute with copies of their parameters in a narrow dtype.
 
 # Note [Narrow parameters]
-Before forward every parameter gets a narrow copy of its values, all in one launch, and its memory is that until
-backward is over: nodes save it. Gradients are narrow too; they are summed up in `reduce_dtype` and come back as wide as
-the parameter, which has its own memory again by then.
+Before forward one launch copies every parameter to the narrow dtype, and the copy is the parameter's memory until the
+end of backward, because nodes save it. Gradients are narrow too. They are summed in `reduce_dtype` and then converted
+to the dtype of the parameter, which has its own memory again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NarrowParameters:
         self.wide: list[Any] = []  # their own memory, while they are narrow
 
     def narrow(self) -> None:
-        """Give each parameter a narrow copy of its values; gradients so far become as narrow."""
+        """Give each parameter a copy of its values in the narrow dtype. Existing gradients are converted."""
         kind = self.config.param_dtype
         if kind is None:
             return
@@ -54,7 +54,7 @@ class NarrowParameters:
         self.wide = wide
 
     def widen(self) -> None:
-        """Give the parameters their own memory back, with gradients as wide."""
+        """Restore the parameters' own memory, and convert gradients to their dtype."""
         wide, self.wide = self.wide, []
         with recording(False):
             for p, x in zip(self.params, wide, strict=False):

@@ -23,20 +23,21 @@ def parallel_apply(
     kwargs_tup: Sequence[dict[str, Any]] | None = None,
     devices: Sequence[Any] | None = None,
 ) -> list[Any]:
-    """Return each module's output for its arguments, on its device. One thread issues them all, in order.
+    """Call each module with its arguments on its device and return the outputs. One thread makes all calls, in order.
 
-    Launches are asynchronous, so the devices compute at the same time; a module that waits for its device
-    (`item()`, a copy to pageable memory) keeps the next one waiting, too.
+    Launches are asynchronous, so the devices compute at the same time. A module that waits for its device (`item()`, a
+    copy
+    to pageable memory) delays the next one.
 
     Args:
-        inputs: for each module its positional arguments, a tuple or list, or its only one.
-        kwargs_tup: for each its keyword arguments.
+        inputs: For each module its positional arguments, a tuple or list, or the only argument.
+        kwargs_tup: For each module its keyword arguments.
         devices: torch.device, str, int or None (the current one); default: the current one for all.
 
     Raises:
         AssertionError: If the lists have different lengths, or there is no GPU.
-        Exception: If a module raises: its exception type, with the module's number and device before the
-            message. Modules after it do not run.
+        Exception: If a module raises: its exception type, with the module's number and device before the message. Later
+            modules do not run.
     """
     keywords = [{} for _ in modules] if kwargs_tup is None else kwargs_tup
     places = [None] * len(modules) if devices is None else devices
@@ -57,9 +58,7 @@ def parallel_apply(
 
 
 def _apply_module(number: int, module: Module, given: Any, keywords: dict[str, Any], index: int) -> Any:
-    """Return one module's output. What it selects in this thread (device, grad mode) is its own, as with a thread
-    for each.
-    """
+    """Return one module's output. The thread's device and grad mode are restored afterwards."""
     arguments = given if isinstance(given, tuple | list) else (given,)
     try:
         with device(index), recording(mode.recording):

@@ -1,4 +1,4 @@
-"""Where the parameters of a module that every rank has lie, and so where its inputs go."""
+"""The device of a module's parameters, and the device to which its inputs are moved."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from flambeau.runtime import current
 
 
 class ModulePlacement(NamedTuple):
-    """Where parameters lie: on `device`, the first of `several` or the only one.
+    """The placement of a module.
 
-    device_ids, output: where inputs and outputs go; None: they stay.
+    Attributes:
+        device: The device of the parameters; the first of several.
+        several: True if parameters are on several devices.
+        device_ids, output: Devices to which inputs and outputs are moved; None to leave them.
     """
 
     device: Device

@@ -20,19 +20,19 @@ T = TypeVar("T", bound=Module)
 
 
 def replicate(network: T, devices: Sequence[Any], detach: bool = False) -> list[T]:
-    """Return `network` on each of several GPUs. Its parameters and buffers must be on one GPU.
+    """Copy `network` to several GPUs. Its parameters and buffers must be on one GPU.
 
-    A replica's parameters are copies in the autograd graph, plain attributes of it: gradients sum up in those of
-    `network`. On the GPU of `network` they, and the buffers, share its memory, so that changes in place are seen
-    there.
+    A replica's parameters are copies in the autograd graph, stored as plain attributes: gradients are summed into those
+    of
+    `network`. On the GPU of `network`, parameters and buffers share its memory, so in-place changes affect it.
 
     Args:
         devices: torch.device, str or int.
-        detach: copy aside of the tape.
+        detach: Copy without recording for autograd.
 
     Raises:
-        RuntimeError: For lazy modules that have not run yet.
-        AssertionError: For a parameter on the CPU.
+        RuntimeError: If a lazy module has not run yet.
+        AssertionError: If a parameter is on the CPU.
     """
     indices = [current.index_of(where, optional=True) for where in devices]
     modules = list(network.modules())
@@ -73,7 +73,7 @@ def _broadcast(tensors: Sequence[Tensor], indices: Sequence[int], detach: bool) 
 def _furnish(
     replica: Any, module: Module, replicas: Mapping[Module, Module], copy_of: Mapping[int, Tensor]
 ) -> None:
-    """Give a replica its submodules, parameters and buffers. By `setattr`: modules may define what that does."""
+    """Assign submodules, parameters and buffers to a replica by `setattr`, which modules may override."""
     for key, child in module._modules.items():
         if child is not None:
             setattr(replica, key, replicas[child])

@@ -1,4 +1,4 @@
-"""`scatter` and `gather`: containers of tensors cut into one part for each GPU, and put together again."""
+"""`scatter` and `gather`: split containers of tensors into a part for each GPU, and combine such parts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ explain_absent_names(globals(), "torch.nn.parallel.scatter_gather")
 
 
 def scatter(inputs: Any, target_gpus: Sequence[Any], dim: int = 0) -> Any:
-    """Return parts of `inputs`, one for each GPU: its tensors in chunks along `dim`, anything else as it is in each
-    part.
+    """Return parts of `inputs`, one for each GPU. Tensors are split along `dim`; other values are equal in each part.
 
-    Goes through tuples, named tuples, lists and dicts. There are fewer parts than GPUs where a tensor has fewer
-    chunks (see `torch.chunk`); tensors of several sizes give as many parts as the smallest has chunks.
+    Tuples, named tuples, lists and dicts are traversed. There are fewer parts than GPUs if a tensor has fewer chunks
+    (see
+    `torch.chunk`); the tensor with the fewest chunks decides.
 
-    Returns a tuple for a tensor, a list for anything else.
+    Returns:
+        A tuple for a tensor, a list for anything else.
     """
     if isinstance(inputs, Tensor):
         return Scatter.apply(target_gpus, None, dim, inputs)
@@ -53,15 +54,15 @@ def scatter_kwargs(
 
 
 def gather(outputs: Any, target_device: Any, dim: int = 0) -> Any:
-    """Return what several GPUs gave, put together on one device: tensors one after the other along `dim`.
+    """Combine the results of several GPUs on one device. Tensors are concatenated along `dim`.
 
     Args:
-        outputs: for each GPU a tensor, None, or a dict or sequence of such, all made alike.
+        outputs: For each GPU a tensor, None, or a dict or sequence of such, with equal structure.
         target_device: torch.device, int or "cpu".
 
     Raises:
-        ValueError: For dicts or sequences of several lengths.
-        TypeError: For members of any other type.
+        ValueError: If dicts or sequences have different lengths.
+        TypeError: If a member has another type.
     """
     first = outputs[0]
     if isinstance(first, Tensor):

@@ -1,4 +1,4 @@
-"""A node behind the outputs of a module, by which its owner hears that backward begins."""
+"""An autograd node after the outputs of a module, which notifies its owner when backward begins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def through_sink(owner: Any, output: Any) -> Any:
-    """Return the output with its tensors behind such a node, also those that the loss does not use."""
+    """Return the output with its tensors passed through such a node, including those that the loss does not use."""
     members, rebuild = flatten_members(output)
     passed = iter(_Sink.apply(weakref.ref(owner), *[m for m in members if isinstance(m, Tensor)]))
 
@@ -26,7 +26,7 @@ def through_sink(owner: Any, output: Any) -> Any:
 
 
 class _Sink(Function):
-    """Outputs as they are; backward, gradients as they are, None for those that nobody used."""
+    """The node: it passes outputs and gradients on unchanged; the gradient of an unused output is None."""
 
     @staticmethod
     def forward(ctx: Any, owner: Any, *inputs: Any) -> Any:

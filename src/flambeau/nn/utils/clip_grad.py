@@ -1,4 +1,4 @@
-"""Gradients made smaller: all together by their norm, or each element by its value. A few launches for all of them."""
+"""Gradient clipping: by the norm of all gradients together, or by the value of each element, in a few launches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _grads(parameters: Tensors) -> list[Tensor]:
 
 
 def _groups(tensors: list[Tensor]) -> list[list[Tensor]]:
-    """Return tensors of one device and dtype together."""
+    """Group tensors by device and dtype."""
     groups: dict[Any, list[Tensor]] = {}
     for t in tensors:
         groups.setdefault((t.device, t.dtype), []).append(t)
@@ -49,18 +49,21 @@ def _elements(t: Tensor) -> Tensor:
 
 
 def _scalable(t: Tensor) -> Tensor:
-    """Return a strided tensor whose elements are scaled with those of `t`: itself, or the stored values."""
+    """Return a strided tensor that shares the elements of `t`: `t` itself, or the values of a sparse tensor."""
     return t._values() if t.meta.sparse else t  # type: ignore[attr-defined]
 
 
 def get_total_norm(
     tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
 ) -> Tensor:
-    """Return the norm of all elements of the tensors, as if they were one vector: a 0-dim tensor on the first one's
-    device. `foreach` chooses nothing: tensors of one device and dtype are always taken together.
+    """Return the norm of all elements of the tensors as one vector: a 0-dim tensor on the first tensor's device.
+
+    Args:
+        error_if_nonfinite: Raise if the norm is not finite, which waits for a GPU.
+        foreach: No effect: tensors of one device and dtype are always processed together.
 
     Raises:
-        RuntimeError: If it is not finite, where `error_if_nonfinite` (which waits for a GPU).
+        RuntimeError: If `error_if_nonfinite` is True and the norm is not finite.
     """
     listed, order = _list_tensors(tensors), float(norm_type)
     if not listed:
@@ -95,11 +98,11 @@ def clip_grad_norm_(
     parameters: Tensors, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:  # fmt: skip
-    """Scale the gradients of all parameters so that their norm together is at most `max_norm`; gives the norm
-    before.
+    """Scale the gradients of all parameters so that their total norm is at most `max_norm`. Returns the norm before
+    scaling.
 
     Raises:
-        RuntimeError: If the norm is not finite, where `error_if_nonfinite`.
+        RuntimeError: If `error_if_nonfinite` is True and the norm is not finite.
     """
     listed = _list_tensors(parameters)
     if not listed and isinstance(parameters, types.GeneratorType):

@@ -1,4 +1,4 @@
-"""Convolutions and linear maps with the batch normalization behind them, as one layer for inference."""
+"""Fusion of convolutions and linear layers with a following batch normalization, for inference."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def _moments(bn: Any) -> tuple[Any, ...]:
 
 
 def fuse_conv_bn_eval(conv: Any, bn: Any, transpose: bool = False) -> Any:
-    """Return a copy of a convolution (a transposed one with `transpose`) that does what it and `bn` do in
-    evaluation.
+    """Return a convolution that is equal to `conv` followed by `bn` in evaluation mode. `transpose`: `conv` is
+    transposed.
 
     Raises:
-        AssertionError: If one of them is in training, or `bn` has no running statistics.
+        AssertionError: If one of them is in training mode, or `bn` has no running statistics.
     """
     _check(conv, bn)
     fused = copy.deepcopy(conv)
@@ -46,10 +46,11 @@ def fuse_conv_bn_weights(
 
 
 def fuse_linear_bn_eval(linear: Any, bn: Any) -> Any:
-    """Return a copy of a linear map that does what it and `bn` do in evaluation.
+    """Return a linear layer that is equal to `linear` followed by `bn` in evaluation mode.
 
     Raises:
-        AssertionError: If one of them is in training, features that do not fit, no running statistics.
+        AssertionError: If one of them is in training mode, numbers of features differ, or `bn` has no running
+            statistics.
     """
     _check(linear, bn)
     if bn.num_features not in (linear.out_features, 1):

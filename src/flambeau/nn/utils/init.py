@@ -1,4 +1,4 @@
-"""Modules whose parameters are to be filled otherwise."""
+"""`skip_init`: creation of modules without initializing their parameters."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def _is_orthogonal(q: Tensor) -> bool:
 
 
 def _made_orthogonal(a: Tensor) -> Tensor:
-    """Return the orthogonal factor of a QR decomposition, with signs such that orthogonal matrices stay themselves."""
+    """Return the orthogonal factor of a QR decomposition, with signs that leave orthogonal matrices unchanged."""
     x, tau = functions["geqrf"](a)
     signs = x.diagonal(dim1=-2, dim2=-1).sgn().unsqueeze(-2)
     result: Tensor = linalg.householder_product(x, tau) * signs
@@ -43,7 +43,7 @@ def _made_orthogonal(a: Tensor) -> Tensor:
 
 
 class _Orthogonal(Module):
-    """An orthogonal (unitary) matrix of any matrix. With a `base`, what the map gives is multiplied with that."""
+    """A parametrization by orthogonal (unitary) matrices. With a `base`, the result is multiplied with it."""
 
     base: Any
 
@@ -86,8 +86,8 @@ class _Orthogonal(Module):
         return result
 
     def right_inverse(self, weight: Tensor) -> Tensor:
-        """Return what gives a matrix, or the orthogonal matrix that is near it. Raises ValueError for any other
-        shape.
+        """Return an unconstrained matrix for an orthogonal one, or for the nearest one. Raises ValueError for other
+        shapes.
         """
         if weight.shape != self.shape:
             raise ValueError(
@@ -117,7 +117,7 @@ class _Orthogonal(Module):
 
     @staticmethod
     def _complete_basis(q: Tensor) -> Tensor:
-        """Return a square orthogonal matrix whose first columns are (about) those of q."""
+        """Return a square orthogonal matrix whose first columns are (approximately) those of q."""
         n, k = q.shape[-2:]
         if n == k:
             return q.clone() if _is_orthogonal(q) else _made_orthogonal(q)

@@ -1,7 +1,7 @@
-"""Parametrizations: a parameter or buffer as what modules make of an unconstrained tensor.
+"""Parametrizations: a parameter or buffer that modules compute from an unconstrained tensor.
 
-The module gets its own class, a property for the tensor, and a ModuleDict `parametrizations`: for each name a
-`ParametrizationList` with the tensor `original`, or `original0`, `original1`, ... where there are several.
+The module gets its own class with a property for the tensor, and a ModuleDict `parametrizations`. For each name it has
+a `ParametrizationList` with the tensor `original`, or `original0`, `original1`, ... if there are several.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = [
 
 
 class _Cache:
-    """The parametrized tensors that `cached` keeps while one of its blocks runs."""
+    """The parametrized tensors that are cached inside of `cached` blocks."""
 
     def __init__(self) -> None:
         self.depth = 0
         self.kept: dict[tuple[int, str], Tensor] = {}
 
     def value(self, module: Module, name: str, parametrization: Any) -> Any:
-        """Return what the parametrization gives; the same again within `cached`."""
+        """Return the result of the parametrization; inside a `cached` block, the cached one."""
         if not self.depth:
             return parametrization()
         key = (id(module), name)
@@ -67,7 +67,7 @@ def _register(module: Module, name: str, tensor: Tensor) -> None:
 
 
 def _put(target: Tensor, source: Tensor) -> None:
-    """Let `target` have the memory and shape of `source`."""
+    """Make `target` share memory and shape of `source`."""
     with recording(False):
         target.set_(source)
 
@@ -78,7 +78,7 @@ _MAY_NOT = (
 
 
 def _check_made(made: Any, kind: Any, shape: Any, flag: str, named: tuple[str, str]) -> None:
-    """Raise ValueError where a parametrization gives no tensor of this dtype and shape."""
+    """Raise ValueError if a parametrization does not return a tensor of this dtype and shape."""
     if not isinstance(made, Tensor):
         raise ValueError(f"A parametrization must return a tensor. Got {type(made).__name__}.")
     for what, before in (("dtype", kind), ("shape", shape)):
@@ -89,15 +89,15 @@ def _check_made(made: Any, kind: Any, shape: Any, flag: str, named: tuple[str, s
 
 
 class ParametrizationList(ModuleList):
-    """The parametrizations of one tensor, applied in their order, and the tensors that they start from.
+    """The parametrizations of one tensor, applied in order, and the unconstrained tensors that they are applied to.
 
     Args:
-        modules: one or more modules. Where all have a `right_inverse` the original starts with its value.
-        original: the parameter or buffer.
-        unsafe: dtype and shape may change, and are not checked.
+        modules: One or more modules. If all have a `right_inverse`, it computes the unconstrained tensor.
+        original: The parameter or buffer.
+        unsafe: Allow changes of dtype and shape, without checks.
 
     Raises:
-        ValueError: If there are no modules, or what they give does not fit.
+        ValueError: If there are no modules, or a result has the wrong type, dtype or shape.
     """
 
     original: Tensor
@@ -120,7 +120,7 @@ class ParametrizationList(ModuleList):
             _check_made(self(), kind, shape, "`unsafe`", ("unparametrized {what}", "parametrized {what}"))
 
     def _invert(self, value: Any) -> Any:
-        """Return what the modules make `value` of, as far as they know."""
+        """Return the result of the modules' `right_inverse`, in reverse order, skipping modules without one."""
         with recording(False):
             for module in reversed(list(self)):
                 if hasattr(module, "right_inverse"):
@@ -163,11 +163,11 @@ class ParametrizationList(ModuleList):
         )
 
     def right_inverse(self, value: Any) -> None:
-        """Give the originals those values of which the modules make `value`.
+        """Set the unconstrained tensors so that the parametrized tensor is `value`.
 
         Raises:
-            RuntimeError: For a module without `right_inverse`.
-            ValueError: If what it gives does not fit.
+            RuntimeError: If a module has no `right_inverse`.
+            ValueError: If its result has the wrong type, dtype or shape.
         """
         with recording(False):
             for module in reversed(list(self)):
@@ -250,7 +250,7 @@ def _refuse_state(self: Any) -> Any:
 
 
 def _give_class(module: Module) -> None:
-    """Give the module a class of its own, which holds the properties of its parametrized tensors."""
+    """Give the module its own class, for the properties of its parametrized tensors."""
     kind = type(module)
     members: dict[str, Any] = {"__getstate__": _refuse_state}
     if not hasattr(kind, "__deepcopy__"):
@@ -271,14 +271,18 @@ def _give_property(module: Module, name: str) -> None:
 def register_parametrization(
     module: Any, tensor_name: str, parametrization: Module, *, unsafe: bool = False
 ) -> Any:
-    """Make a parameter or buffer the result of `parametrization` applied to an unconstrained tensor.
+    """Make a parameter or buffer the result of `parametrization` applied to an unconstrained tensor. Returns the
+    module.
 
-    A second one takes what the first gives. Reading the attribute computes it; assigning to it needs a
-    `right_inverse`, which also starts the unconstrained tensor. `unsafe`: it may change dtype and shape. Returns
-    the module.
+    A second parametrization is applied to the result of the first. Reading the attribute computes it. Assigning to it
+    needs
+    a `right_inverse`, which also initializes the unconstrained tensor.
+
+    Args:
+        unsafe: Allow changes of dtype and shape.
 
     Raises:
-        ValueError: If there is no such tensor, or what the parametrization gives does not fit.
+        ValueError: If there is no such tensor, or a result has the wrong type, dtype or shape.
     """
     parametrization.train(module.training)
     if is_parametrized(module, tensor_name):
@@ -368,14 +372,14 @@ def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: b
 
 
 def type_before_parametrizations(module: Any) -> type:
-    """Return the class of a module, without what parametrizations made of it."""
+    """Return the class that a module had before it was parametrized."""
     return type(module).__bases__[0] if is_parametrized(module) else type(module)
 
 
 def transfer_parametrizations_and_params(
     from_module: Any, to_module: Any, tensor_name: str | None = None
 ) -> Any:
-    """Give `to_module` the parametrizations of `from_module` (of one tensor or all), with their originals.
+    """Copy the parametrizations of `from_module` (of one tensor or all) to `to_module`, with their tensors.
 
     Returns `to_module`.
     """

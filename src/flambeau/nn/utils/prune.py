@@ -1,7 +1,7 @@
 """Pruning: parameters with a mask of zeros, applied before each call of their module.
 
-The parameter `name` becomes `name`_orig, the mask is the buffer `name`_mask, and `name` is what they give together. A
-method computes the mask; several methods of one parameter are held by a `PruningContainer`.
+The parameter `name` becomes `name`_orig, the mask is the buffer `name`_mask, and `name` is their product. A method
+computes the mask; a `PruningContainer` holds several methods of one parameter.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from flambeau.tensor.tensor import Tensor
 
 
 class BasePruningMethod(ABC):
-    """A way to choose what is pruned, and the hook that applies the mask. Subclasses define `compute_mask`.
+    """A method that computes a pruning mask, and the hook that applies it. Subclasses define `compute_mask`.
 
-    PRUNING_TYPE: what `compute_mask` is given where something was pruned before: what is left ("unstructured"), the
-    channels that are left ("structured"), or everything ("global").
+    Attributes:
+        PRUNING_TYPE: The part that `compute_mask` receives after earlier pruning: the remaining elements
+            ("unstructured"),
+            the remaining channels ("structured"), or everything ("global").
     """
 
     PRUNING_TYPE: ClassVar[str]
@@ -44,9 +46,9 @@ class BasePruningMethod(ABC):
     def apply(
         cls, module: Any, name: str, *args: Any, importance_scores: Tensor | None = None, **kwargs: Any
     ) -> BasePruningMethod:
-        """Prune a parameter, by itself or by other scores of its shape. Arguments make the method. Returns the hook.
+        """Prune a parameter by its values, or by scores of its shape. Returns the hook.
 
-        Where it raises, the module is as before.
+        Further arguments are those of the method's constructor. If the call raises, the module is unchanged.
         """
         made = cls(*args, **kwargs)
         made._tensor_name = name
@@ -75,7 +77,7 @@ class BasePruningMethod(ABC):
     def prune(
         self, t: Tensor, default_mask: Tensor | None = None, importance_scores: Tensor | None = None
     ) -> Tensor:
-        """Return t with zeros where this method (by other scores) puts them."""
+        """Return a copy of t with zeros at the elements that this method prunes, by t or by `importance_scores`."""
         scores = t if importance_scores is None else importance_scores
         if scores.shape != t.shape:
             raise AssertionError(
@@ -86,7 +88,7 @@ class BasePruningMethod(ABC):
         return pruned
 
     def remove(self, module: Any) -> None:
-        """Make the pruned parameter an ordinary one; the zeros stay."""
+        """Make the pruned parameter an ordinary one. Zeros remain."""
         name = self._tensor_name
         weight = self.apply_mask(module)
         delattr(module, name)
@@ -111,7 +113,7 @@ def _hook_of(module: Any, name: str) -> tuple[Any, BasePruningMethod | None]:
 
 
 class PruningContainer(BasePruningMethod):
-    """Methods that prune one parameter one after the other: each chooses among what the ones before have left."""
+    """A sequence of pruning methods of one parameter. Each prunes among the elements that the earlier ones left."""
 
     def __init__(self, *args: BasePruningMethod) -> None:
         self._pruning_methods: tuple[BasePruningMethod, ...] = ()
@@ -156,7 +158,7 @@ class PruningContainer(BasePruningMethod):
 
 
 def _index_of_unpruned(method: Any, t: Tensor, mask: Tensor) -> Any:
-    """Return the index of what a method may choose from."""
+    """Return the index of the elements that a method may prune."""
     if method.PRUNING_TYPE == "unstructured":
         return mask == 1
     everything = [slice(None)] * t.dim()
@@ -179,7 +181,7 @@ def _index_of_unpruned(method: Any, t: Tensor, mask: Tensor) -> Any:
 
 
 class Identity(BasePruningMethod):
-    """Prunes nothing."""
+    """A pruning method that prunes nothing."""
 
     PRUNING_TYPE = "unstructured"
 
@@ -273,7 +275,7 @@ class RandomStructured(_Structured):
 
 
 class LnStructured(_Structured):
-    """Prunes the channels along `dim` of least norm of order `n`."""
+    """Prunes the channels along `dim` with the smallest norm of order `n`."""
 
     def __init__(self, amount: float, n: Any, dim: int = -1) -> None:
         super().__init__(amount, dim)
@@ -287,7 +289,7 @@ class LnStructured(_Structured):
 
 
 class CustomFromMask(BasePruningMethod):
-    """Prunes what a given mask says."""
+    """Prunes the elements where a mask is zero."""
 
     PRUNING_TYPE = "global"
 
@@ -316,7 +318,7 @@ def _check_amount(amount: Any) -> None:
 
 
 def identity(module: Any, name: str) -> Any:
-    """Make a parameter pruned, of which nothing is."""
+    """Add the pruning mask and hook to a parameter without pruning any element."""
     Identity.apply(module, name)
     return module
 
@@ -348,7 +350,7 @@ def ln_structured(
 
 
 def custom_from_mask(module: Any, name: str, mask: Tensor) -> Any:
-    """Prune what a mask says."""
+    """Prune the elements where `mask` is zero."""
     CustomFromMask.apply(module, name, mask)
     return module
 
@@ -383,7 +385,7 @@ def global_unstructured(
 
 
 def remove(module: Any, name: str) -> Any:
-    """Make a pruned parameter an ordinary one; its zeros stay.
+    """Make a pruned parameter an ordinary one. Zeros remain.
 
     Raises:
         ValueError: If it is not pruned.

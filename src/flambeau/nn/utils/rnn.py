@@ -38,14 +38,19 @@ class PackedSequence_(NamedTuple):
 
 
 class PackedSequence(PackedSequence_):
-    """Sequences in order of falling length, packed: the rows of all first elements, then of all second ones, ...
+    """Packed sequences in order of decreasing length: the first elements of all sequences, then all second elements,
+    ...
 
-    data (N, ...); batch_sizes: how many sequences reach each time step, int64 on the CPU; sorted_indices: which
-    sequence of the batch each was, and unsorted_indices the way back (None: they were in order). Made by
-    `pack_sequence` and `pack_padded_sequence`.
+    `pack_sequence` and `pack_padded_sequence` create it.
+
+    Attributes:
+        data: (N, ...).
+        batch_sizes: Number of sequences at each time step, int64 on the CPU.
+        sorted_indices: Position of each sequence in the original batch; None if it was sorted.
+        unsorted_indices: The inverse of `sorted_indices`.
 
     Raises:
-        ValueError: For batch_sizes on a GPU.
+        ValueError: If batch_sizes is on a GPU.
     """
 
     def __new__(
@@ -76,7 +81,7 @@ class PackedSequence(PackedSequence_):
         return self._each(self.data.pin_memory(), lambda x: x.pin_memory())
 
     def to(self, *args: Any, **kwargs: Any) -> PackedSequence:
-        """Convert the data as `Tensor.to` does; itself where nothing changes."""
+        """Convert the data like `Tensor.to`. Returns itself if nothing changes."""
         data = self.data.to(*args, **kwargs)
         if data is self.data:
             return self
@@ -174,12 +179,14 @@ def _sizes(lengths: Sequence[int]) -> list[int]:
 def pack_padded_sequence(
     input: Tensor, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
 ) -> PackedSequence:
-    """Pack a padded batch (T, B, ...), or (B, T, ...) where `batch_first`.
+    """Pack a padded batch (T, B, ...), or (B, T, ...) with `batch_first`.
 
-    lengths: of each sequence, a list or an int64 tensor on the CPU; falling, unless `enforce_sorted` is False.
+    Args:
+        lengths: Length of each sequence, a list or an int64 tensor on the CPU; decreasing unless `enforce_sorted` is
+            False.
 
     Raises:
-        RuntimeError: For lengths that are not in order, not positive, or not one for each sequence.
+        RuntimeError: If lengths are not sorted, not positive, or not one for each sequence.
     """
     if isinstance(lengths, Tensor):
         lengths = lengths.to(dtype=int64)
@@ -232,10 +239,13 @@ def pad_packed_sequence(
     padding_value: float = 0.0,
     total_length: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return (padded batch (T, B, ...), or (B, T, ...) where `batch_first`; lengths): what was packed, in its first
-    order.
+    """Return (padded batch (T, B, ...), or (B, T, ...) with `batch_first`; lengths), in the order before packing.
 
-    total_length: T, at least the longest length, which it is if not given. Raises ValueError where it is less.
+    Args:
+        total_length: T, at least the longest length, which is the default.
+
+    Raises:
+        ValueError: If `total_length` is too small.
     """
     sizes: list[int] = sequence.batch_sizes.tolist()
     longest = len(sizes) if total_length is None else total_length
@@ -268,12 +278,11 @@ def _place_rows(data: Tensor, rows: Tensor, shape: tuple[int, int], padding: flo
 def pad_sequence(
     sequences: Any, batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
 ) -> Tensor:
-    """Return sequences (L, ...) as one batch (T, B, ...), or (B, T, ...) where `batch_first`; shorter ones are
-    padded.
+    """Pad sequences (L, ...) to one batch (T, B, ...), or (B, T, ...) with `batch_first`.
 
     Raises:
-        RuntimeError: If the value is not a sequence, trailing dimensions that differ, another side than
-            "right" and "left".
+        RuntimeError: If `sequences` has the wrong type, trailing dimensions differ, or the side is not "right" or
+            "left".
     """
     if not isinstance(sequences, Iterable):
         raise RuntimeError(
@@ -295,7 +304,7 @@ def pad_sequence(
 
 
 def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = False) -> list[Tensor]:
-    """Return the sequences of a padded batch, each as long as `lengths` says."""
+    """Return the sequences of a padded batch, cut to `lengths`."""
     x = padded_sequences if batch_first else padded_sequences.transpose(0, 1)
     counts = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
     return [row[:count] for row, count in zip(x.unbind(0), counts, strict=True)]

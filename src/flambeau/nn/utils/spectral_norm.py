@@ -62,11 +62,11 @@ class SpectralNorm:
 
     @staticmethod
     def apply(module: Any, name: str, n_power_iterations: int, dim: int, eps: float) -> SpectralNorm:
-        """Put the hook in.
+        """Register the hook.
 
         Raises:
-            RuntimeError: If the weight has one.
-            ValueError: If there is none, or no shape yet.
+            RuntimeError: If the weight has one already.
+            ValueError: If the weight does not exist, or has no shape yet.
         """
         for hook in module._forward_pre_hooks.values():
             if isinstance(hook, SpectralNorm) and hook.name == name:
@@ -106,7 +106,7 @@ class SpectralNorm:
 
 
 class SpectralNormStateDictHook:
-    """Says in a state's metadata how it was made."""
+    """A hook that stores the version of the implementation in a state dict's metadata."""
 
     def __init__(self, fn: SpectralNorm) -> None:
         self.fn = fn

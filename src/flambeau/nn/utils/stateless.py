@@ -18,12 +18,18 @@ def functional_call(
     module: Module, parameters_and_buffers: dict[str, Tensor], args: Any = None, kwargs: Any = None, *,
     tie_weights: bool = True, strict: bool = False,
 ) -> Any:  # fmt: skip
-    """Call a module with these tensors in the place of its own of the same (dotted) names.
+    """Call a module with other tensors in place of its own ones of the same (dotted) names.
 
-    args: a tuple, or one argument. tie_weights: what a module has under several names is replaced under all of them.
-    strict: the names must be those of the module. Buffers that the call replaces are put into the dict.
-    Raises RuntimeError: other names, where `strict`; ValueError: several values for a tied tensor.
-    Deprecated in PyTorch for `torch.func.functional_call`, which does the same.
+    Buffers that the call replaces are put into the dict. Deprecated in PyTorch for `torch.func.functional_call`.
+
+    Args:
+        args: A tuple, or one argument.
+        tie_weights: Replace a tensor under all names that the module has for it.
+        strict: Require that the names are those of the module.
+
+    Raises:
+        RuntimeError: If `strict` is True and names differ.
+        ValueError: If a tied tensor has several values.
     """
     warnings.warn(
         "`torch.nn.utils.stateless.functional_call` is deprecated as of PyTorch 2.0 and will be removed in a future "
@@ -37,7 +43,7 @@ def functional_call(
 def call_with(
     module: Module, given: dict[str, Tensor], args: Any, kwargs: Any, tie_weights: bool, strict: bool
 ) -> Any:
-    """Return what `functional_call` and `torch.func.functional_call` do."""
+    """Implement `functional_call` and `torch.func.functional_call`."""
     positional = () if args is None else args if isinstance(args, tuple) else (args,)
     tensors = _add_tied_names(module, given) if tie_weights else given
     if strict:
@@ -55,7 +61,7 @@ def _named_tensors(module: Module) -> dict[str, Tensor]:
 
 
 def _add_tied_names(module: Module, given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the given tensors, also under the other names of what they replace."""
+    """Return the caller's tensors, also under the other names of the tensors that they replace."""
     names: dict[int, list[str]] = {}
     for name, tensor in _named_tensors(module).items():
         names.setdefault(id(tensor), []).append(name)
@@ -93,7 +99,7 @@ def _replace_tensors(module: Module, tensors: dict[str, Tensor], given: dict[str
 
 
 def _swap(module: Module, name: str, tensor: Any) -> Any:
-    """Put a tensor in the place of a module's; what was there. `_MISSING`: nothing."""
+    """Replace a tensor of a module and return the previous one; `_MISSING` stands for none."""
     path, _, own = name.rpartition(".")
     part = module.get_submodule(path)
     place: Any = next((p for p in (part._parameters, part._buffers) if own in p), part.__dict__)

@@ -1,4 +1,4 @@
-"""The older form of weight normalization: a weight made again before each call of its module."""
+"""The older form of weight normalization: a hook computes the weight before each call of its module."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def scale_to_norms(v: Tensor, g: Tensor, dim: int | None) -> Tensor:
 
 
 class WeightNorm:
-    """The hook of one weight: `name` is made of its parameters `name`_g and `name`_v before each call."""
+    """The hook of one weight, which computes `name` from the parameters `name`_g and `name`_v before each call."""
 
     def __init__(self, name: str, dim: int | None) -> None:
         self.name = name
@@ -37,10 +37,10 @@ class WeightNorm:
 
     @staticmethod
     def apply(module: Any, name: str, dim: int | None) -> WeightNorm:
-        """Put the hook in.
+        """Register the hook.
 
         Raises:
-            RuntimeError: If the weight has one.
+            RuntimeError: If the weight has one already.
             ValueError: If its shape is not known yet.
         """
         for hook in module._forward_pre_hooks.values():

@@ -83,7 +83,9 @@ def _are_tensors(a: Any, b: Any, out: Any) -> bool:
 
 
 def run(op: Pointwise, args: tuple[Any, ...], out: Any = None, params: tuple[Any, ...] = ()) -> Any:
-    """Run an operator, into `out` if given. A call on scalars only returns a 0-dim CPU tensor."""
+    """Run an operator, with the result in `out` if it is not None. A call on scalars only returns a 0-dim CPU
+    tensor.
+    """
     if out is None:
         return call(op, args, params)
     tensor_operand(out, op.name, "out", len(args) + 1)
@@ -212,7 +214,7 @@ def _bind_table() -> None:
 
 
 def _note_names(op: Pointwise) -> None:
-    """Note PyTorch's name of the second argument, where it is not `other`."""
+    """Register PyTorch's name of the second argument, if it is not `other`."""
     name, second = op.name, op.forms.second
     if second:
         for form, out in (name, ", *, out: Tensor | None=None"), (f"{name}_", ""):
@@ -358,9 +360,10 @@ true_divide(input: Tensor | Number, other: Tensor | Number)
     shown="true_divide(input: Tensor, other: Tensor | Number, *, out: Tensor | None=None)",
 )
 def div(input: Any, other: Any, *, rounding_mode: Any = None, out: Any = None) -> Any:
-    """Return the quotient of input and other; rounded where `rounding_mode` is "trunc" or "floor".
+    """Return the quotient of input and other, rounded if `rounding_mode` is "trunc" or "floor".
 
-    Raises RuntimeError for an integer division by zero on the CPU.
+    Raises:
+        RuntimeError: For an integer division by zero on the CPU.
     """
     pair = operand(input, "div", "input", 1), operand(other, "div", "other", 2)
     return run(_quotient(rounding_mode), pair, out)
@@ -605,7 +608,7 @@ publish_in_place(_logit_, functions.logit)
 
 
 def _real(x: Any, function: str, name: str) -> float | None:
-    """Return a float, or what acts as one; None as it is."""
+    """Return a float, or an object that acts as one; None for None."""
     if x is None or x.__class__ is float:
         return x
     value = x.item() if isinstance(x, Tensor) and not x.meta.ndim else x
@@ -749,7 +752,9 @@ _BYTE_CONDITION = (
 
 @function
 def where(condition: Any, input: Any = ..., other: Any = ..., *, out: Any = None) -> Any:
-    """Return input where the condition holds, else other; without them, the indices where it does (`nonzero`)."""
+    """Return input where the condition is True, else other. With only a condition, return the indices where it is
+    True.
+    """
     condition = tensor_operand(condition, "where", "condition", 1)
     if input is ... and other is ...:
         return condition.nonzero(as_tuple=True)
@@ -778,7 +783,9 @@ publish(_where, "where", logic.where.summary, method)
 def isclose(
     input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Any:
-    """Return True if |input - other| <= atol + rtol * |other|, element by element. Raises for unlike dtypes."""
+    """Return True where |input - other| <= atol + rtol * |other|, elementwise. Raises RuntimeError for different
+    dtypes.
+    """
     if not rtol >= 0:  # also NaN
         raise RuntimeError(f"rtol must be greater than or equal to zero, but got {rtol:g}")
     if not atol >= 0:
@@ -791,7 +798,7 @@ def isclose(
 def allclose(
     input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> bool:
-    """Return True if `isclose` holds everywhere."""
+    """Return True if `isclose` is True for all elements."""
     return bool(isclose(input, other, float(rtol), float(atol), equal_nan).all().item())
 
 

@@ -1,7 +1,9 @@
-"""Creation from sizes, like another tensor, and sequences of numbers. From data: `tensor/exchange/data.py`.
+"""Creation of tensors from sizes, like another tensor, and of sequences of numbers. `tensor/exchange/data.py` has
+creation
+from data.
 
-Options of every function: `dtype` (None: see each), `device` (None: the default one, or where the model tensor
-lies; "cuda" is the current device), `pin_memory` (CPU only), `layout` (strided only), `requires_grad`.
+Options of every function: `dtype` (None: see each), `device` (None: the default device, or that of the model tensor;
+"cuda" is the current device), `pin_memory` (CPU only), `layout` (strided only), `requires_grad`.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def _allocate(meta: Meta) -> Tensor:
 
 
 def _empty(meta: Meta, options: CreationOptions) -> Tensor:
-    """Return `_new` for programs, which may see what is in it."""
+    """Return `_new` for programs, which may read the contents."""
     return filled_if_wanted(_new(meta, options))
 
 
@@ -79,7 +81,7 @@ def _constant(meta: Meta, value: Any, options: CreationOptions) -> Tensor:
 
 def _create_computed(op: Any, numbers: tuple[Any, ...], sizes: tuple[int, ...], kind: dtype, own: tuple[Any, ...],
               options: CreationOptions) -> Tensor:  # fmt: skip
-    """Return what an operator makes of numbers: new, or in `out`."""
+    """Return the result of an operator that creates values: in a new tensor, or in `out`."""
     out = options.out
     device = options.device or (default_device() if out is None else out.meta.device)
     made: Tensor = call(op, numbers, (*sizes, kind, device, *own))
@@ -89,7 +91,7 @@ def _create_computed(op: Any, numbers: tuple[Any, ...], sizes: tuple[int, ...], 
 
 
 def _resize_out(out: Tensor, meta: Meta, options: CreationOptions) -> Tensor:
-    """Return `out` in the shape that is asked for. Raises RuntimeError if dtype or device are asked to be others."""
+    """Return `out` resized to the requested shape. Raises RuntimeError if another dtype or device is requested."""
     if options.kind is not None and out.meta.dtype is not options.kind:
         raise RuntimeError(
             f"dtype {options.kind.torch_name} does not match dtype of out parameter "
@@ -145,9 +147,7 @@ flags.subscribe(_repeated.clear)  # empty tensors may have to be filled from now
 
 
 def find_meta(function: str, sizes: tuple[Any, ...], given: Sized) -> tuple[Any, Meta | None]:
-    """Return what the meta of a creation follows from (None where that cannot be a key), and the meta if it is
-    known.
-    """
+    """Return (cache key of a creation, its meta if it is cached); the key is None if the arguments cannot be one."""
     if len(sizes) == 1 and sizes[0].__class__ in (tuple, list):
         sizes = tuple(sizes[0])
     elif not sizes and "size" not in given:  # `zeros()` is an error, `zeros([])` is not
@@ -185,7 +185,7 @@ empty_strided(size: IntTuple, stride: IntTuple, *, dtype: dtype | None=None, lay
 """,
 )
 def empty_strided(size: Any, stride: Any, **given: Unpack[Given]) -> Tensor:
-    """Return a new tensor of uninitialized memory with the given strides, counted in elements."""
+    """Return a new tensor of uninitialized memory with `stride`, counted in elements."""
     options = CreationOptions("empty_strided", given)
     shape, strides = checked_shape(size, "empty_strided"), ints_of(stride, "empty_strided", "stride", 2)
     require_layout(shape, strides)
@@ -242,7 +242,7 @@ def _of_default(define: Any, sizes: tuple[Any, ...], value: int, given: Sized) -
 
 
 def _empty_sparse(layout: str, shape: Shape, options: CreationOptions) -> Tensor:
-    """Return a sparse tensor without values, which is what `torch.zeros` and `torch.empty` of a sparse layout are."""
+    """Return a sparse tensor without values, the result of `torch.zeros` and `torch.empty` for a sparse layout."""
     kind, device = options.kind or flags.default_dtype, options.device or default_device()
     return layouts.find("empty")(layout, shape, kind, device)
 
@@ -271,7 +271,9 @@ def ones(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
 @creates
 @signatures("full(size: IntTuple, fill_value: Number, **made)")
 def full(size: IntTuple, fill_value: Number, **given: Unpack[Given]) -> Tensor:
-    """Return a new tensor of one value. Its dtype is the value's own (int64, bool, the default) unless given."""
+    """Return a new tensor filled with one value. By default the value determines the dtype (int64, bool, the default
+    dtype).
+    """
     if not isinstance(size, (tuple, list)):
         raise TypeError(argument_type("full", "size", 1, "tuple of ints", size))
     value = number(fill_value, "full", "fill_value", 2)
@@ -443,7 +445,7 @@ arange(start: Number=0, end: Number | None=None, step: Number=1, *, out: Tensor 
 """,
 )
 def arange(start: Any = None, end: Any = None, step: Any = 1, **given: Unpack[Given]) -> Tensor:
-    """Return numbers from `start` (0 if one argument is given) to `end`, which is not among them, by `step`.
+    """Return numbers from `start` (default 0) in steps of `step` up to, but excluding, `end`.
 
     int64 if all three are ints, else the default dtype. Raises RuntimeError for a step of 0 or of the wrong sign.
     """
@@ -480,7 +482,7 @@ def _count(start: float, end: float, step: float) -> int:
 @creates
 @signatures("range(start: Number, end: Number, step: Number=, **made)")
 def range(start: Number = 0, end: Number | None = None, step: Number = 1, **given: Unpack[Given]) -> Tensor:
-    """Return numbers from `start` to `end`, which may be among them. Deprecated: use arange."""
+    """Return numbers from `start` in steps of `step` up to and including `end`. Deprecated: use arange."""
     warn_program(
         "torch.range is deprecated and will be removed in a future release because its behavior is "
         "inconsistent with Python's range builtin. Instead, use torch.arange, which produces values in "

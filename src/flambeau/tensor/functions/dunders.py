@@ -1,6 +1,6 @@
 """Python's operators of tensors: `a + b`, `2 - a`, `a += b`, `a < b`, `-a`.
 
-What is neither a tensor nor a scalar gets NotImplemented: another library's reflected operator, or TypeError.
+For operands other than tensors and scalars they return NotImplemented, so Python tries the other object's operator.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""`torch.fft`: names, sizes and scalings of Fourier transforms over the three of `ops/linalg/fft.py`.
+"""`torch.fft`: names, sizes and normalizations of Fourier transforms, over the three transforms of `ops/linalg/fft.py`.
 
-Arguments that transforms share. input: a tensor; integers and bools become the default dtype. n, s: points of each
-transformed dimension; the input is cut, or padded with zeros, to them. dim: which dimensions; the last one, two,
-or all. norm: "backward" (the default: the inverse transform is divided by n), "forward" (the forward one is),
-"ortho" (each by sqrt(n)). out: where to store. Errors: RuntimeError (dtypes, sizes below 1, norms, dims given
-twice), IndexError (dims that there are not).
+Common arguments. input: a tensor; integers and bools become the default dtype. n, s: points of each transformed
+dimension; the input is cropped, or padded with zeros, to them. dim: the dimensions; default: the last one, two, or all.
+norm: "backward" (the default: the inverse transform is divided by n), "forward" (the forward one is), "ortho" (each by
+sqrt(n)). out: the tensor to store to. Errors: RuntimeError (dtypes, sizes below 1, norms, duplicate dims), IndexError
+(dims out of range).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def irfft(
 def hfft(
     input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Tensor | None = None
 ) -> Tensor:
-    """Return `fft` of a Hermitian signal, given its first half: n real points, by default 2 * (size - 1)."""
+    """Return `fft` of a Hermitian signal from its first half: n real points, by default 2 * (size - 1)."""
     return _c2r_along("hfft", input, n, dim, norm, out, forward=True)
 
 
@@ -140,7 +140,7 @@ def hfftn(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Return `fftn` of a signal that is Hermitian in the last dimension, given the first half of it: real."""
+    """Return `fftn`, which is real, of a signal that is Hermitian in the last dimension, from its first half."""
     return _c2r_over("hfftn", input, s, dim, norm, out, forward=True)
 
 
@@ -259,7 +259,7 @@ def _c2r_over(
 
 
 def _canonical(name: str, input: Tensor, s: Any, dim: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the dims and their sizes from what the caller gave of both."""
+    """Return dims and sizes from the caller's `s` and `dim`."""
     ndim, dims = input.ndim, None
     if dim is not None:
         dims = tuple([_wrap_dim(d, ndim) for d in _ints(dim)])
@@ -393,7 +393,7 @@ def _check_out(name: str, out: Tensor | None, complex: bool) -> None:
 def fftfreq(
     n: int, d: float = 1.0, *, out: Tensor | None = None, dtype: dtype | None = None, **given: Any
 ) -> Tensor:
-    """Return the frequency of each point of a transform of n points that lie d apart: zero, positive, negative."""
+    """Return the frequency of each point of a transform of n points at distance d: zero, positive, negative."""
     n = integer(n, "fft_fftfreq", "n", 1)
     result = _frequencies("fftfreq", n, dtype, out, given)
     result.narrow(0, (n + 1) // 2, n // 2).copy_(functions["arange"](-(n // 2), 0, dtype=result.dtype))
@@ -412,7 +412,7 @@ def rfftfreq(
 def _frequencies(
     name: str, n: Any, kind: dtype | None, out: Tensor | None, given: dict[str, Any], halved: bool = False
 ) -> Tensor:
-    """Return 0, 1, 2, ... in floating point, in `out` where that is given."""
+    """Return 0, 1, 2, ... in floating point, in `out` if it is not None."""
     count = int(n / 2) + 1 if halved else n
     if count < 0:
         raise RuntimeError(f"Trying to create tensor with negative dimension {count}: [{count}]")
@@ -424,7 +424,7 @@ def _frequencies(
 
 
 def fftshift(input: Tensor, dim: IntOrTuple | None = None) -> Tensor:
-    """Return points in the order of their frequencies: the zero frequency goes to the middle."""
+    """Reorder points by frequency, with the zero frequency in the middle."""
     return _shift(input, dim, lambda size: size // 2)
 
 

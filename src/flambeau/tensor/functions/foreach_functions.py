@@ -1,8 +1,8 @@
-"""`torch._foreach_*`: an operation on each tensor of a list, by which programs write averages and optimizers.
+"""`torch._foreach_*`: an operation on each tensor of a list, which programs use for averages and optimizers.
 
-The names are PyTorch's own, not documented, and used all the same. Each tensor is a launch of its own here;
-`torch.optim` and `torch.nn.utils` go by kernels over lists (foreach_update.py). What has no underscore at its end
-gives a tuple of new tensors; what has one changes the list's and gives the list.
+The names are PyTorch's, undocumented but widely used. Each tensor is a separate launch here; `torch.optim` and
+`torch.nn.utils` use kernels over lists (foreach_update.py). A function without a trailing underscore returns a tuple of
+new tensors; one with it changes the list's tensors and returns the list.
 """
 
 from __future__ import annotations

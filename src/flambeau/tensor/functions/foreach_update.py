@@ -20,10 +20,16 @@ MOST = 256  # tensors in one launch, whose addresses are parameters of a kernel
 def update(
     record: Foreach, lists: Sequence[Sequence[Tensor]], scalars: Sequence[float], options: Any
 ) -> None:
-    """Update lists of tensors in place: one launch for up to 256 tensors of each list.
+    """Update lists of tensors in place, with one launch for up to 256 tensors of each list. Autograd does not record
+    it.
 
-    lists: of one length, of tensors on one device; the m-th tensors have one shape, or one element; each list is
-    of one dtype. Raises RuntimeError, with nothing changed, where that does not hold. Nothing is recorded.
+    Args:
+        lists: Lists of equal length, of tensors on one device, each list of one dtype. The m-th tensors have equal
+            shapes,
+            or one element.
+
+    Raises:
+        RuntimeError: If that is not the case; nothing has changed then.
     """
     count = len(lists[0])
     for start in range(0, count, MOST):
@@ -41,7 +47,10 @@ def update_flagged(record: Foreach, lists: Sequence[Sequence[Tensor]], flag: Ten
 
 
 def copy(targets: Sequence[Tensor], sources: Sequence[Tensor], scale: float | None = None) -> None:
-    """Copy each source, times `scale` if given, into the target of its shape: of one device, each list of one dtype."""
+    """Copy each source, times `scale` if it is not None, to the target of equal shape. All are on one device, each list
+    of one
+    dtype.
+    """
     record, scalars = (foreach_copy, ()) if scale is None else (foreach_scaled, (scale,))
     for start in range(0, len(targets), MOST):
         here, there = targets[start : start + MOST], sources[start : start + MOST]
@@ -49,8 +58,9 @@ def copy(targets: Sequence[Tensor], sources: Sequence[Tensor], scale: float | No
 
 
 def norms(tensors: Sequence[Tensor], order: float) -> list[Tensor]:
-    """Return the norms of tensors of one device and dtype: vectors, one launch for up to 256 tensors. Nothing is
-    recorded.
+    """Return the vector norms of tensors of one device and dtype, one launch for up to 256 tensors. Autograd does not
+    record
+    it.
     """
     parts = [tensors[start : start + MOST] for start in range(0, len(tensors), MOST)]
     return [engine.call(foreach_norm, part, (order,)) for part in parts]

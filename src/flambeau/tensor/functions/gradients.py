@@ -45,7 +45,7 @@ def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
     """Set whether gradients are computed for this leaf. Returns itself.
 
     Raises:
-        RuntimeError: For an integer or bool tensor, or what an operation made.
+        RuntimeError: If it is an integer or bool tensor, or not a leaf.
     """
     node = node_of(self)
     if node is not None and not isinstance(node, Leaf):
@@ -76,7 +76,7 @@ _property(_requires_grad, _set_requires_grad)
 
 
 def _is_leaf(self: Tensor) -> bool:
-    """Return True if no recorded operation made it."""
+    """Return True if no recorded operation computed the tensor."""
     node = node_of(self)
     return node is None or isinstance(node, Leaf)
 
@@ -85,7 +85,7 @@ _property(_is_leaf)
 
 
 def _grad_fn(self: Tensor) -> Any:
-    """Return the node of the operation that made it; None of a leaf."""
+    """Return the node of the operation that computed the tensor; None for a leaf."""
     node = node_of(self)
     return None if node is None or isinstance(node, Leaf) else node.public
 
@@ -103,7 +103,7 @@ _property(_output_nr)
 
 @both
 def is_inference(input: Tensor) -> bool:
-    """Return True if it was made in `inference_mode`."""
+    """Return True if the tensor was created in `inference_mode`."""
     return input.memory.version < 0
 
 
@@ -212,7 +212,9 @@ def _refuse_untracked(t: Tensor, doing: str) -> None:
 
 @method
 def register_hook(self: Tensor, hook: Callable[[Any], Any]) -> RemovableHandle:
-    """Call `hook(grad)` whenever a gradient of this tensor is computed; what it returns, if anything, replaces it."""
+    """Call `hook(grad)` whenever a gradient of this tensor is computed; its result replaces the gradient if it is not
+    None.
+    """
     _refuse_untracked(self, "cannot register a hook on a")
     edge = edge_of(self)
     if edge is None:  # a view created without recording gets no gradient
@@ -276,14 +278,15 @@ def backward(
     """Compute the gradients of this tensor with respect to the leaves and add them to their `.grad`.
 
     Args:
-        gradient: the gradient of this tensor, of its shape; may be left out for a tensor of one element.
-        retain_graph: keep the graph for another backward (default: `create_graph`).
-        create_graph: record the walk itself, for higher derivatives.
-        inputs: accumulate into these leaves only.
+        gradient: The gradient of this tensor, of its shape; optional for a tensor of one element.
+        retain_graph: Keep the graph for another backward (default: `create_graph`).
+        create_graph: Record backward itself, for higher derivatives.
+        inputs: Accumulate into these leaves only.
 
     Raises:
-        RuntimeError: If it does not require a gradient, is not a scalar and no gradient is given, or
-            the graph was freed by an earlier backward.
+        RuntimeError: If the tensor does not require a gradient, `gradient` is missing for a tensor of several elements,
+            or
+            an earlier backward freed the graph.
     """
     run_backward((self,), gradient, retain_graph, create_graph, inputs)
 

@@ -1,10 +1,9 @@
-"""Indexing: `x[...]`, `x[...] = y`, and the functions that read and write at places that tensors name.
+"""Indexing: `x[...]`, `x[...] = y`, and the functions that read and write at positions in index tensors.
 
 # Note [How an index is read]
-As in PyTorch: ints, slices, None, Ellipsis and bools make a view, one after the other; index tensors
-(lists, ranges and NumPy arrays become tensors) are collected with the dimension that each stands for and
-go to one kernel. A mask stands for as many index tensors as it has dimensions: finding them asks the
-device for their number, which synchronizes. An int in a 0-dim CUDA tensor synchronizes as well.
+As in PyTorch: ints, slices, None, Ellipsis and bools make a view, one after the other. Index tensors (lists, ranges and
+NumPy arrays become tensors) are collected with their dimension and passed to one kernel. A mask becomes as many index
+tensors as it has dimensions; the host waits for their length. The host also waits for an int in a 0-dim CUDA tensor.
 """
 
 from __future__ import annotations
@@ -47,11 +46,12 @@ _Found = list[tuple[int, Tensor]]
 
 
 def get(self: Tensor, index: Any) -> Tensor:
-    """Return a view for ints, slices, None and Ellipsis; a new tensor where tensors, lists or masks index. An index
-    that a tensor holds is checked when it is read: at once on the CPU, late on a CUDA device.
+    """Return a view for ints, slices, None and Ellipsis; a new tensor for tensors, lists or masks.
+
+    Values of an index tensor are checked when they are read: immediately on the CPU, later on a CUDA device.
 
     Raises:
-        IndexError: For too many indices, out of range, a wrong type, masks of another shape.
+        IndexError: For too many indices, an index out of range, a wrong type, or a mask of another shape.
     """
     if index.__class__ is int and self.meta.ndim:
         return _select(self, 0, index)
@@ -316,7 +316,7 @@ def _nonzero(t: Tensor) -> Tensor:
 def nonzero(input: Tensor, *, out: Tensor | None = None, as_tuple: bool = False) -> Any:
     """Return the indices of elements that are not zero: (count, ndim), or one vector per dimension with `as_tuple`.
 
-    Synchronizes with the device, since the shape depends on the data.
+    The host waits for the device, since the shape depends on the data.
     """
     if as_tuple:
         return unbind(_nonzero(input if input.meta.ndim else unsqueeze(input, 0)), 1)
@@ -366,7 +366,7 @@ def _common_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
 def _into(
     op: Op, out: Tensor | None, args: Sequence[Any], params: tuple[Any, ...] = (), over_input: bool = True
 ) -> Tensor:
-    """Run an operator, into `out` if given. With `over_input`, `out` may be the input itself."""
+    """Run an operator, with the result in `out` if it is not None. With `over_input`, `out` may be the input itself."""
     if out is not None:
         require_dtype(args[0].meta.dtype, out)
         for t in args[1:] if over_input and out is args[0] else args:
@@ -572,9 +572,10 @@ def _grid_index(index: Tensor) -> Tensor:
 def gather(
     input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False, out: Tensor | None = None
 ) -> Tensor:
-    """Return the elements that `index` names along `dim`, each at its own place along the others.
+    """Return the elements at the positions in `index` along `dim`; positions along other dimensions are those of
+    `index`.
 
-    With `sparse_grad` the gradient of `input` is a sparse tensor of the elements named.
+    With `sparse_grad` the gradient of `input` is a sparse tensor of the selected elements.
     """
     op = layouts.find("sparse_gather") if sparse_grad else scattering.gather
     return _into(op, out, (input, _grid_index(index)), (dim,), over_input=False)
@@ -584,7 +585,9 @@ def gather(
 def take_along_dim(
     input: Tensor, indices: Tensor, dim: int | None = None, *, out: Tensor | None = None
 ) -> Tensor:
-    """Return `gather` with broadcasting, indices modulo the size of `dim`; over all elements without `dim`."""
+    """Return `gather` with broadcasting; negative indices count from the end. Without `dim`, index the flattened
+    tensor.
+    """
     if dim is None:
         flat = input.reshape(-1)
         return gather(flat, 0, indices.reshape(-1), out=out)
@@ -608,7 +611,7 @@ def take_along_dim(
 
 @both
 def take(input: Tensor, index: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Return the elements that `index` names in the flattened tensor, in the shape of `index`."""
+    """Return the elements at the positions `index` in the flattened tensor, in the shape of `index`."""
     return _into(scattering.take, out, (input, index), over_input=False)
 
 

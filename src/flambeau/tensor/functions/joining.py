@@ -37,7 +37,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def _cat(tensors: TensorList, dim: int = 0, *, out: Tensor | None = None) -> Tensor:
-    """Return the tensors one after the other along `dim`, in their common dtype."""
+    """Return the concatenation of the tensors along `dim`, in their common dtype."""
     listed = tensors_of(tensors, "cat")
     if not listed:
         raise ValueError("torch.cat(): expected a non-empty list of Tensors")
@@ -233,8 +233,9 @@ Tensor.repeat_interleave(repeats: Tensor | int, dim: int | None=, *, output_size
 def _repeat_interleave(
     input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None
 ) -> Tensor:
-    """Return each element, or slice of a dimension, repeated in place. A tensor of repeats synchronizes unless
-    `output_size` says their sum. Of one argument, the repeats: the places themselves.
+    """Return each element, or each slice along `dim`, repeated. With only an argument of repeats, return the indices.
+
+    A tensor of repeats makes the host wait unless `output_size` has their sum.
     """
     if repeats is None:
         return _places(input, output_size)
@@ -461,7 +462,7 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
 
 @method
 def fill_diagonal_(self: Tensor, fill_value: Number, wrap: bool = False) -> Tensor:
-    """Set the main diagonal; `wrap` goes on below it in a tall matrix."""
+    """Set the main diagonal; with `wrap` it restarts below in a tall matrix."""
     meta = self.meta
     if meta.ndim < 2:
         raise RuntimeError("dimensions must larger than 1")

@@ -1,9 +1,9 @@
 """Factorizations, equations, eigenvalues: `torch.linalg` and its older names in `torch`.
 
-All take batches: tensors whose last two dimensions are matrices, of float32, float64, complex64 or complex128.
-A function with infos reads them on the host, which waits for the device, unless it is named `..._ex`.
-`out=`: a tensor, or a tuple of them, of the results' dtypes. Errors: RuntimeError (shapes, dtypes),
-LinAlgError (a matrix that has no answer, its place in the batch first).
+All functions take batches: tensors whose last two dimensions are matrices, of float32, float64, complex64 or
+complex128. The host reads the status of each matrix, and waits for the device, except in functions named `..._ex`.
+`out=`: a tensor, or a tuple of them, of the results' dtypes. Errors: RuntimeError (shapes, dtypes), LinAlgError (a
+matrix without a result, with its index in the batch).
 """
 
 # ruff: noqa: N803 (arguments have the names that PyTorch gives them: A, B, UPLO)
@@ -34,7 +34,7 @@ Out = Any
 
 
 def tensor_of(x: Any, name: str, argument: str = "A", position: int = 1) -> Tensor:
-    """Return `x`, which must be a tensor. Raises TypeError for others."""
+    """Return `x` if it is a tensor. Raises TypeError otherwise."""
     if not isinstance(x, Tensor):
         raise TypeError(argument_type(name, argument, position, "Tensor", x))
     return x
@@ -49,7 +49,7 @@ def _warn_of_age(name: str, newer: str, how: str) -> None:
 
 
 def store_results(results: Any, out: Out) -> Any:
-    """Return results, stored in `out` if it is given. Raises RuntimeError if a dtype differs."""
+    """Return results, stored in `out` if it is not None. Raises RuntimeError if a dtype differs."""
     if out is None:
         return results
     several = not isinstance(results, Tensor)
@@ -209,7 +209,7 @@ def solve_triangular(
     unitriangular: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Return X of AX = B (XA = B) for A triangular; the other triangle, and a diagonal of ones, are not read."""
+    """Return X of AX = B (or XA = B) for triangular A. The other triangle, or a diagonal of ones, is not read."""
     a, b = tensor_of(A, "linalg_solve_triangular"), tensor_of(B, "linalg_solve_triangular", "B", 2)
     if left:
         return store_results(_triangular(a, b, upper, unitriangular), out)
@@ -511,7 +511,7 @@ def ormqr(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Return Q times `other`, or `other` times Q, or either with Q's adjoint: Q is the product of geqrf's
+    """Return Q or its adjoint times `other`, from the left or the right, where Q is the product of geqrf's
     reflectors.
     """
     _check_reflectors(input, tau, other, left)
@@ -675,11 +675,15 @@ _DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
 
 @accepts("linalg_lstsq", b="B")
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
-    """Return X that makes AX - B least, of least norm where several do; and residuals, rank, singular values as
-    `driver` has.
+    """Return the X that minimizes |AX - B|, of least norm if it is not unique; and residuals, rank, singular values.
 
-    driver: "gels" (A has full rank; the one of GPUs), "gelsy" (the CPU's default), "gelsd", "gelss". LinAlgError:
-    "gels" and A has not full rank.
+    Args:
+        driver: "gels" (A has full rank; the only one on GPUs), "gelsy" (the CPU's default), "gelsd", "gelss". It
+            determines
+            which of the other results are computed.
+
+    Raises:
+        LinAlgError: If the driver is "gels" and A does not have full rank.
     """
     a, b = tensor_of(A, "linalg_lstsq"), tensor_of(B, "linalg_lstsq", "B", 2)
     driver = _lstsq_driver(a, driver)
@@ -745,7 +749,7 @@ def _check_full_rank(rank: Any, wanted: int) -> None:
 def svd_lowrank(
     A: Tensor, q: int | bool | None = 6, niter: int | bool | None = 2, M: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (U, S, V) with A - M about U diag(S) V^H, of `q` singular values; the basis begins with random numbers."""
+    """Return (U, S, V) with A - M approximately U diag(S) V^H, of `q` singular values, by a randomized method."""
     _require_matrix(A)
     less = A if M is None else A - M.broadcast_to(A.shape)
     wide = less.shape[-2] < less.shape[-1]

@@ -215,7 +215,7 @@ def _powers(x: Tensor, count: int) -> Tensor:
 
 
 def linalg_vander(x: Tensor, *, N: int | None = None) -> Tensor:
-    """Return vandermonde matrices: row i holds x[..., i] to the 0, 1, ..., N - 1."""
+    """Return Vandermonde matrices: row i holds x[..., i] to the powers 0, 1, ..., N - 1."""
     if x.dtype is bool_ or x.dtype in (float16, bfloat16):
         raise RuntimeError(
             f"linalg.vander supports floating point, complex, and integer tensors, but got {x.dtype.torch_name}"
@@ -286,7 +286,7 @@ trapezoid(y: Tensor, *, dx: Number=, dim: int=)
 trapezoid(y: Tensor, x: Tensor, *, dim: int=)
 """)
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    """Return the integral along `dim` by the trapezoid rule, of samples at `x`, or `dx` apart (1 by default)."""
+    """Return the integral along `dim` by the trapezoidal rule, of samples at `x`, or at distance `dx` (default 1)."""
     dim = _samples_dim("trapezoid", y, x, dx, dim)
     if not y.meta.shape[dim]:
         return y.sum(dim)
@@ -302,7 +302,7 @@ cumulative_trapezoid(y: Tensor, *, dx: Number=, dim: int=)
 cumulative_trapezoid(y: Tensor, x: Tensor, *, dim: int=)
 """)
 def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    """Return the integrals from the first sample to each later one, as `trapezoid`."""
+    """Return the integrals from the first sample to each later one; see `trapezoid`."""
     dim = _samples_dim("cumulative_trapezoid", y, x, dx, dim)
     if x is not None:
         return _areas("cumulative_trapezoid", y, x, dim).cumsum(dim) / 2.0

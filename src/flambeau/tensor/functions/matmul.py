@@ -60,9 +60,10 @@ mm(input: Tensor, mat2: Tensor, out_dtype: dtype)
 Tensor.mm(mat2: Tensor)
 """)
 def mm(input: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
-    """Return the product of two matrices: (n, m) by (m, p).
+    """Return the product of two matrices.
 
-    out_dtype: float32 of float16 and bfloat16, on CUDA: the sums are not rounded to 16 bits.
+    Args:
+        out_dtype: Dtype of the result, float32 for half-precision CUDA matrices.
     """
     if out_dtype is not None:
         out_dtype_matmul.check_device("mm", input, out)
@@ -91,7 +92,7 @@ bmm(input: Tensor, mat2: Tensor, out_dtype: dtype)
 Tensor.bmm(mat2: Tensor)
 """)
 def bmm(input: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
-    """Return the products of two batches of matrices: (b, n, m) by (b, m, p). No broadcasting. out_dtype: as of
+    """Return the products of two batches of matrices, (b, n, m) and (b, m, p), without broadcasting. `out_dtype` as in
     `mm`.
     """
     if out_dtype is not None:
@@ -201,7 +202,7 @@ def inner(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 @both
 def outer(input: Tensor, vec2: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Return the products of each element of one vector with each of the other."""
+    """Return the matrix of products of each element of one vector with each element of the other."""
     for name, vector in (("self", input), ("vec2", vec2)):
         if vector.ndim != 1:
             raise RuntimeError(f"outer: Expected 1-D argument {name}, but got {vector.ndim}-D")
@@ -249,8 +250,10 @@ def _check_expands(input: Tensor, shape: tuple[int, ...]) -> None:
 def _add_product(
     input: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any, out: Tensor | None, kind: dtype | None = None
 ) -> Tensor:
-    """Return beta * input + alpha * (a @ b) of matrices or batches, `input` broadcast to the product; in `kind` if
-    given.
+    """Return beta * input + alpha * (a @ b) of matrices or batches, with `input` broadcast to the product.
+
+    Args:
+        kind: Dtype of the result; None for that of the operands.
     """
     left, right = a.meta.shape, b.meta.shape
     if left[-1] != right[-2]:
@@ -266,7 +269,7 @@ def _add_product(
 
 
 def _run_added(args: tuple[Any, ...], out: Tensor | None) -> Tensor:
-    """Return the record, whose factors are real; with complex ones, what it means."""
+    """Run the operator, whose factors are real; complex factors are applied by separate operators."""
     input, a, b, beta, alpha = args
     if not (isinstance(beta, complex) or isinstance(alpha, complex)):
         return run(ops.addmm, args, (), out)
@@ -288,7 +291,7 @@ def addmm(
     input: Tensor, mat1: Tensor, mat2: Tensor, out_dtype: dtype | None = None, *, beta: Number = 1,
     alpha: Number = 1, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return beta * input + alpha * (mat1 @ mat2); with beta 0, `input` is not read. out_dtype: as of `mm`."""
+    """Return beta * input + alpha * (mat1 @ mat2). With beta 0, `input` is not read. `out_dtype` as in `mm`."""
     for name, mat in (("mat1", mat1), ("mat2", mat2)):
         if mat.meta.ndim != 2:
             raise RuntimeError(f"{name} must be a matrix, got {mat.ndim}-D tensor")
@@ -305,7 +308,7 @@ def baddbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, out_dtype: dtype | None = None, *, beta: Number = 1,
     alpha: Number = 1, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return beta * input + alpha * (batch1 @ batch2), batch by batch. out_dtype: as of `mm`."""
+    """Return beta * input + alpha * (batch1 @ batch2) of batches of matrices. `out_dtype` as in `mm`."""
     batch1.size(0), batch1.size(1), batch2.size(2)  # with fewer dimensions PyTorch raises IndexError
     _check_batches(batch1, batch2)
     return _add_product(input, batch1, batch2, beta, alpha, out, out_dtype)
@@ -506,7 +509,7 @@ def _contract(a: Tensor, b: Tensor, left: Sequence[int], right: Sequence[int]) -
 
 @both
 def kron(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Return the Kronecker product: each element of `input` times all of `other`, in blocks."""
+    """Return the Kronecker product: a block matrix of each element of `input` times `other`."""
     ndim = max(input.ndim, other.ndim)
     a = (1,) * (ndim - input.ndim) + input.meta.shape
     b = (1,) * (ndim - other.ndim) + other.meta.shape
@@ -537,10 +540,10 @@ def chain_matmul(*matrices: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def deliver_chain(result: Tensor, out: Tensor | None) -> Tensor:
-    """Return the product of a chain where `out=` says.
+    """Return the product of a chain, stored in `out` if it is not None.
 
     Raises:
-        RuntimeError: If it is not of the result's very dtype.
+        RuntimeError: If the dtype of `out` is not the result's.
     """
     if out is not None and out.dtype is not result.dtype:
         raise RuntimeError(
@@ -588,7 +591,7 @@ def einsum(*args: Any) -> Tensor:
     """Return the sum of products that subscripts describe: `einsum("ij,jk->ik", a, b)`.
 
     Raises:
-        RuntimeError: For subscripts that do not fit the operands.
+        RuntimeError: If subscripts do not match the operands.
     """
     equation, operands = _einsum_arguments(args)
     if autocast.threads:
@@ -761,7 +764,7 @@ def _diagonal(t: Tensor, labels: Labels) -> tuple[Tensor, Labels]:
 
 
 def _summed_out(t: Tensor, labels: Labels, needed: set[str]) -> tuple[Tensor, Labels]:
-    """Sum over the dimensions that no other operand and no output names."""
+    """Sum over the dimensions that neither another operand nor the output has."""
     alone = [at for at, x in enumerate(labels) if x not in needed]
     if alone:
         t = t.sum(alone, dtype=t.dtype)
@@ -771,7 +774,7 @@ def _summed_out(t: Tensor, labels: Labels, needed: set[str]) -> tuple[Tensor, La
 def _multiply_pair(
     a: Tensor, left: Labels, b: Tensor, right: Labels, needed: set[str]
 ) -> tuple[Tensor, Labels]:
-    """Return the product of two operands as one batched matrix product; keeps the labels in `needed`."""
+    """Return the product of two operands as one batched matrix product, with the labels in `needed`."""
     for x in set(left) & set(right):  # a size 1 against another broadcasts: drop it
         n, m = a.meta.shape[left.index(x)], b.meta.shape[right.index(x)]
         if n != m and n == 1:

@@ -1,7 +1,7 @@
-"""Norms of vectors and matrices, and what is measured by singular values: condition, rank, pseudo-inverse; distances.
+"""Norms of vectors and matrices; condition, rank and pseudo-inverse by singular values; distances.
 
-Shared arguments. dim: which dimensions, kept as 1 with `keepdim`. dtype: the input is converted to it first.
-Orders of vectors are numbers; of matrices "fro", "nuc", 1, -1, 2, -2, inf, -inf.
+Common arguments. dim: the dimensions; with `keepdim` they remain with size 1. dtype: the input is converted to it
+first. Orders of vector norms are numbers; of matrix norms "fro", "nuc", 1, -1, 2, -2, inf, -inf.
 """
 
 # ruff: noqa: N803 (arguments have the names that PyTorch gives them: A, B, UPLO)
@@ -155,7 +155,7 @@ def linalg_norm(
     dtype: dtype | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Return a matrix norm where `ord` is given and there are two dimensions, else a vector norm (2 by default)."""
+    """Return a matrix norm if `ord` is not None and there are two dimensions, else a vector norm (default 2)."""
     tensor_of(A, "linalg_norm")
     dims = None if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
     if dims is not None and len(dims) not in (1, 2):
@@ -324,10 +324,11 @@ _MANY = 25  # rows from which a product is faster than differences, as PyTorch h
 
 @function
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = _MODES[0]) -> Tensor:
-    """Return the p-norm distance of each row of `x1` to each of `x2`, batch by batch.
+    """Return the p-norm distance of each row of `x1` to each row of `x2`, for each batch.
 
-    Euclidean distances of more than 25 rows come from a matrix product (which TF32 rounds), unless `compute_mode`
-    is "donot_use_mm_for_euclid_dist".
+    Euclidean distances of more than 25 rows are computed by a matrix product (which TF32 rounds), unless `compute_mode`
+    is
+    "donot_use_mm_for_euclid_dist".
     """
     if compute_mode is not None and compute_mode not in _MODES:
         raise ValueError(f"{compute_mode} is not a valid value for compute_mode")

@@ -29,7 +29,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def product(name: str, a: Tensor, b: Tensor, kind: dtype, out: Tensor | None) -> Tensor:
-    """Return the product in `kind`. Raises what PyTorch's operator of this name raises."""
+    """Return the product in `kind`. Raises the errors of PyTorch's operator `name`."""
     _check(name, a, b, kind, out)
     found: Tensor = run(ops.matmul if kind is a.dtype else ops.mm_dtype, (a, b), (), out)
     return found
@@ -121,14 +121,14 @@ def _scaled_mm(
     Args:
         input, mat2: The matrices.
         scale_a, scale_b: float32, one number each, or one for each row of `input` and column of `mat2`.
-        bias: What to add to each row.
-        scale_result: What to multiply the result by.
-        out_dtype: The dtype of the result; None is that of `input`.
-        use_fast_accum: True allows hardware to round sums more often. All sums are of float32 here.
+        bias: A row that is added to each row.
+        scale_result: Factor of the result.
+        out_dtype: The dtype of the result; None for that of `input`.
+        use_fast_accum: No effect; hardware may round sums more often, here all sums are float32.
 
     Raises:
-        RuntimeError: if a shape does not fit.
-        ValueError: if the matrices are not of float8, or the scales do not fit.
+        RuntimeError: If shapes do not match.
+        ValueError: If the matrices are not float8, or the scales do not match.
     """
     a, b = input.meta, mat2.meta
     for what, x in (("mat1", a), ("mat2", b)):

@@ -135,7 +135,7 @@ def uniform_(self: Tensor, *bounds: float, generator: Generator | None = None, *
     """Fill with numbers uniform in [from, to): `uniform_()`, `uniform_(from, to)`.
 
     Raises:
-        RuntimeError: For from > to.
+        RuntimeError: If from > to.
     """
     low, high = _bounds("uniform_", bounds, named, (0.0, 1.0)) if bounds or named else (0.0, 1.0)
     low, high = float(low), float(high)
@@ -172,7 +172,7 @@ def _each_part(x: Tensor, fill: Callable[[Tensor], Tensor]) -> Tensor:
 def _bounds(
     function: str, given: Sequence[Any], named: dict[str, Any], default: tuple[Any, Any]
 ) -> tuple[Any, Any]:
-    """Return `from` and `to`, by position or by name (`from` is a Python keyword, so it comes in a dict)."""
+    """Return `from` and `to` of the call. `from` is a Python keyword, so keyword arguments are in the dict `named`."""
     values = dict(zip(("from", "to"), default, strict=True))
     values.update(zip(("from", "to"), given, strict=False))
     if len(given) > 2 or not named.keys() <= values.keys():
@@ -210,10 +210,10 @@ Tensor.random_(to: int, *, generator: Generator | None=)
 def random_(self: Tensor, *bounds: int, generator: Generator | None = None, **named: int) -> Tensor:
     """Fill with integers in [from, to): `random_()`, `random_(to)`, `random_(from, to)`.
 
-    Without bounds: all non-negative integers that the dtype holds exactly.
+    Without bounds: all non-negative integers that the dtype represents exactly.
 
     Raises:
-        RuntimeError: For an empty range, or one that the dtype cannot hold.
+        RuntimeError: For an empty range, or one that the dtype cannot represent.
     """
     if interception.count and dispatch.is_shown((self,)):
         values = [*bounds, *[named[n] for n in ("from", "to") if n in named]]
@@ -383,7 +383,7 @@ def _make_empty(size: Sequence[Any], out: Tensor | None, options: dict[str, Any]
 rand_like(input: Tensor, *, generator: Generator | None=, memory_format: memory_format | None=, **made)
 """)
 def rand_like(input: Tensor, *, generator: Generator | None = None, **options: Any) -> Tensor:
-    """Return `rand` of the shape, dtype and device of `input`."""
+    """Return uniform numbers in [0, 1) with the shape, dtype and device of `input`."""
     return uniform_(creation.empty_like(input, **options), generator=generator)
 
 
@@ -393,7 +393,7 @@ def rand_like(input: Tensor, *, generator: Generator | None = None, **options: A
 randn_like(input: Tensor, *, generator: Generator | None=, memory_format: memory_format | None=, **made)
 """)
 def randn_like(input: Tensor, *, generator: Generator | None = None, **options: Any) -> Tensor:
-    """Return `randn` of the shape, dtype and device of `input`."""
+    """Return normal numbers (mean 0, variance 1) with the shape, dtype and device of `input`."""
     return normal_(creation.empty_like(input, **options), generator=generator)
 
 
@@ -413,7 +413,7 @@ randint_like(input: Tensor, low: int=0, high: int | None=None, *, generator: Gen
 """,
 )
 def randint_like(input: Tensor, *bounds: int, generator: Generator | None = None, **options: Any) -> Tensor:
-    """Return `randint` of the shape, dtype and device of `input`: `(input, high)` or `(input, low, high)`."""
+    """Return random integers with the shape, dtype and device of `input`: `(input, high)` or `(input, low, high)`."""
     values = [*bounds, *[options.pop(name) for name in ("low", "high") if name in options]]
     return random_(creation.empty_like(input, **options), *values, generator=generator)
 
@@ -429,7 +429,7 @@ def randperm(
     dtype: dtype = int64,
     **options: Any,
 ) -> Tensor:
-    """Return a random permutation of 0 .. n - 1, in the order that PyTorch gives for the seed, on CUDA too."""
+    """Return a random permutation of 0 .. n - 1, equal to PyTorch's for the seed, on CUDA too."""
     n = int_of(n, "randperm", "n", 1)
     if n < 0:
         raise RuntimeError(f"Trying to create tensor with negative dimension {n}: [{n}]")
@@ -464,7 +464,9 @@ def normal(
     out: Tensor | None = None,
     **options: Any,
 ) -> Tensor:
-    """Return normal numbers of the given means and standard deviations: numbers with `size`, or tensors, broadcast."""
+    """Return normal numbers with means and standard deviations that are numbers (with `size`) or tensors, which
+    broadcast.
+    """
     if size is not None:
         mean, std = number(mean, "normal", "mean", 1), number(std, "normal", "std", 2)
         return normal_(_make_empty((size,), out, options), float(mean), float(std), generator=generator)
@@ -504,7 +506,7 @@ bernoulli(input: Tensor, p: float, *, generator: Generator | None=)
 def bernoulli(
     input: Tensor, p: float | None = None, *, generator: Generator | None = None, out: Tensor | None = None
 ) -> Tensor:
-    """Return 1 with the probability that `input` holds (or `p`), else 0; of input's shape and dtype."""
+    """Return 1 with the probability in `input` (or `p`), else 0, with the shape and dtype of `input`."""
     if p is not None:
         made = creation.empty_like(input) if out is None else out
         return bernoulli_(made, p, generator=generator)
@@ -525,10 +527,12 @@ def bernoulli(
 
 @both
 def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
-    """Return numbers of Poisson distributions with the rates of `input`, in its dtype. Raises RuntimeError: a
-    negative rate.
+    """Return numbers of Poisson distributions with the rates in `input`, in its dtype.
 
     The distribution is PyTorch's, the numbers are not.
+
+    Raises:
+        RuntimeError: If a rate is negative.
     """
     rates = input.detach().contiguous()
     if rates.dtype.category != FLOATING:
@@ -698,15 +702,15 @@ def fork_rng(
     _devices_kw: str = "devices",
     device_type: str | None = None,
 ) -> Iterator[None]:
-    """Restore the states of the CPU's and CUDA devices' generators when the block ends.
+    """Return a context manager that restores the states of the CPU's and CUDA devices' generators when the block ends.
 
     Args:
-        devices: whose, as torch.device, str or index; None: all, with a warning where there are several.
-        enabled: whether to do anything.
-        device_type: "cuda", "cpu" (its generator alone) or None, the same as "cuda"; "meta" does nothing.
+        devices: The CUDA devices, as torch.device, str or index; None for all, with a warning if there are several.
+        enabled: False disables the context manager.
+        device_type: "cuda", "cpu" (only its generator) or None, like "cuda"; "meta" has no generators.
 
     Raises:
-        RuntimeError: If any other type, or there is no such device.
+        RuntimeError: If the type is unknown, or a device does not exist.
     """
     if device_type == "meta" or not enabled:
         yield
@@ -724,7 +728,7 @@ def fork_rng(
 def _devices_to_fork(
     devices: Iterable[Any] | None, device_type: str | None, used: str, keyword: str
 ) -> list[device]:
-    """Return the CUDA devices whose generators `fork_rng` keeps."""
+    """Return the CUDA devices whose generators `fork_rng` restores."""
     kind = "cuda" if device_type is None else device(device_type).type
     if kind not in ("cpu", "cuda"):
         raise RuntimeError(f"torch has no module of `{kind}`: Flambeau has the CPU and CUDA devices")

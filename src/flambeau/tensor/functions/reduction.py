@@ -58,7 +58,7 @@ def _one_dim(dim: Any, function: str) -> int:
 def _reduce(
     op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, kind: dtype | None, out: Any
 ) -> Tensor:
-    """Run a reduction such as sum, prod or mean, whose result has the dtype of `out` if that is given."""
+    """Run a reduction such as sum, prod or mean, with the dtype of `out` if it is not None."""
     if out is not None:
         if kind is not None:
             require_dtype(kind, out)
@@ -70,13 +70,14 @@ _ABSENT: Any = object()
 
 
 def _bind_reduction(op: Op, kinds: tuple[type, ...], whole: Any = None) -> Callable[[F], F]:
-    """Return a decorator that binds a reduction, whose ordinary calls launch `op` without the argument parser.
+    """Return a decorator that binds a reduction and launches `op` directly for simple calls, without the argument
+    parser.
 
-    A call is ordinary if it has a tensor, a dimension of a type in `kinds` and a bool; see `behind`.
+    A call is simple if its arguments are a tensor, a dimension of a type in `kinds` and a bool; see `behind`.
 
     Args:
         op: The operator, with the parameters (dim, keepdim, dtype).
-        kinds: What the dimension may be: int, or a tuple of ints.
+        kinds: Possible types of the dimension: int, or a tuple of ints.
         whole: The dimension of a call without one.
     """
 
@@ -125,7 +126,7 @@ def sum(
     dtype: dtype | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Sum over all elements, or over `dim` (an int or several). Integers and booleans sum in int64."""
+    """Return the sum of all elements, or along `dim` (an int or several). Sums of integers and booleans are int64."""
     return _reduce(ops.sum_, "sum", input, dim, keepdim, dtype, out)
 
 
@@ -160,7 +161,7 @@ def mean(
     """Return the mean over all elements or over `dim`.
 
     Raises:
-        RuntimeError: For an integer dtype, without `dtype`.
+        RuntimeError: If the input is an integer tensor and `dtype` is None.
     """
     return _reduce(ops.mean, "mean", input, dim, keepdim, dtype, out)
 
@@ -465,7 +466,7 @@ def norm(
 ) -> Tensor:
     """Return the p-norm of the elements, or of each vector along `dim`; "fro" is p = 2.
 
-    "nuc" is the nuclear norm of matrices: of the last two dimensions, or of two in `dim`.
+    "nuc" is the nuclear norm of matrices, in the last two dimensions or the two in `dim`.
     """
     if not (p is None or isinstance(p, str) or KINDS["Number"].fits(p)):
         raise TypeError(
@@ -546,7 +547,7 @@ def quantile(
     input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear",
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return the q-th quantiles along `dim`; a tensor `q` adds a leading dimension. A NaN makes its row NaN."""
+    """Return the q-th quantiles along `dim`; a tensor `q` adds a leading dimension. A row with a NaN gives NaN."""
     return _quantile("quantile", input, q, dim, keepdim, interpolation, out)
 
 
@@ -663,7 +664,7 @@ def diff(
     input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None,
     *, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return the n-th differences of neighbours along `dim`."""
+    """Return the n-th differences of adjacent elements along `dim`."""
     found: Tensor = deliver(_diff(input, n, dim, prepend, append), out)
     return found
 
@@ -749,7 +750,7 @@ def histc(
 
 
 def _ends(input: Tensor, least: Any, most: Any, name: str) -> tuple[Any, Any]:
-    """Return the ends of the bins: the input's own extremes if both given ends are equal."""
+    """Return the range of the bins: the input's minimum and maximum if `least` and `most` are equal."""
     least, most = (checked_scalar(x, input.dtype) for x in (least, most))
     if least == most and input.numel():
         least, most = (x.item() for x in aminmax(input))

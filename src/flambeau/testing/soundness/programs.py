@@ -1,4 +1,4 @@
-"""`Program`: steps that fit each other, the model of what they do, and the source that Python runs."""
+"""`Program`: a valid sequence of steps, the model of their effects, and the source that Python runs."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ Line = tuple[str, Where | None]
 
 @dataclass(eq=False)
 class Program:
-    """A program. `keep` gives one of fewer steps.
+    """A program. `keep` returns a program with fewer steps.
 
     Attributes:
-        steps: Those that fit; others are left out as the program is made.
-        model: What the steps do.
+        steps: The steps that are valid; others are dropped when the program is created.
+        model: The effects of the steps.
         meets: See `Model.meets`.
-        where: By the model's line: the place of the step.
+        where: The model's line -> the place of the step.
     """
 
     steps: tuple[Step, ...]
@@ -109,7 +109,7 @@ class Program:
         """Return the script, and for each of its lines the place of its step.
 
         Args:
-            after: Statements that stand behind steps, by their numbers.
+            after: Statements that follow steps, by the steps' numbers.
         """
         body = _of_ranks(self, after) if self.model.ranks else _of_threads(self, after)
         names = {name for line, _ in body for name in _NAME.findall(line)} | {"torch"}
@@ -118,7 +118,7 @@ class Program:
         return "\n".join(line for line, _ in lines) + "\n", [place for _, place in lines]
 
     def waits(self, steps: Iterable[int]) -> dict[int, str]:
-        """Return the statements by which the host waits for the devices, to stand behind steps."""
+        """Return statements by which the host waits for the devices, to insert after steps."""
         return dict.fromkeys(steps, "torch.cuda.synchronize()" if self.model.ranks else _SYNCHRONIZE)
 
     def lines_of(self, host: int, after: Mapping[int, str] = _NOTHING) -> list[Line]:
@@ -204,7 +204,7 @@ def _lines_of_steps(
 
 
 def _header(names: Collection[str]) -> Iterator[Line]:
-    """Return what the lines of steps refer to."""
+    """Return the lines that define the objects to which the lines of steps refer."""
     if "dist" in names:
         yield "dist = torch.distributed", None
     for stream, created in _CREATED.items():

@@ -11,7 +11,7 @@ _TRIES = 400
 
 
 def shrink(program: Program, has: Callable[[Program], bool]) -> Program:
-    """Return a program with few of the steps, for which `has` is true. It must be true for the given one."""
+    """Return a program with few of the steps for which `has` is True. It must be True for the argument."""
     left = [_TRIES]
 
     def attempt(steps: tuple[Step, ...]) -> Program | None:

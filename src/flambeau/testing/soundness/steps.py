@@ -1,4 +1,6 @@
-"""`Step`: one statement of a program, as data. `Operation`: what a kind of step means, reads like and chooses from."""
+"""`Step`: one statement of a program, as data. `Operation`: the effect, the source and the random choices of a kind of
+step.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ class Step(NamedTuple):
 
     Attributes:
         operation: The key of its `Operation`.
-        arguments: What the operation takes; names and numbers.
-        stream: The stream that is current meanwhile; "" where that does not matter.
+        arguments: The arguments of the operation; names and numbers.
+        stream: The current stream of the statement; "" for any stream.
         host: The thread or rank that executes it.
         inner: The statements of its block.
     """
@@ -83,10 +85,10 @@ class Operation:
     """A kind of step.
 
     Attributes:
-        weight: How often it is drawn.
-        feature: A switch of the generator without which it is not drawn.
-        synchronizes: Whether it is there to order others.
-        on_stream: Whether it gives work to the current stream.
+        weight: Its relative frequency.
+        feature: The generator's switch that enables it.
+        synchronizes: True if its purpose is to order others.
+        on_stream: True if it enqueues work to the current stream.
     """
 
     weight: float = 1
@@ -119,8 +121,8 @@ class Block(Operation):
     """A kind of step with inner steps.
 
     Attributes:
-        inner: The kinds that these may be.
-        captures: Whether a graph is captured meanwhile.
+        inner: The possible kinds of the inner steps.
+        captures: True if the block captures a graph.
     """
 
     inner: tuple[str, ...] = ()

@@ -172,7 +172,7 @@ class Keep(Creation):
 
 @operation
 class Update(Operation):
-    """Two changes in place that commute with no other."""
+    """Two in-place changes of one kind, which commute only with each other."""
 
     weight = 9
 
@@ -244,7 +244,7 @@ class Copy(Operation):
 
 @operation
 class Temporary(Operation):
-    """A change by a tensor that no name keeps."""
+    """A change by a tensor that has no name."""
 
     weight = 2
 
@@ -322,7 +322,7 @@ class Randomize(Operation):
 
 
 class Viewing(Operation):
-    """Binds another view of a tensor to a name. The host does it alone."""
+    """A step that assigns another view of a tensor to a name, on the host alone."""
 
     on_stream = False
 

@@ -59,7 +59,7 @@ QUEUES = ("there", "back")  # by the host that puts
 
 @operation
 class Put(HandOver):
-    """Gives a tensor away."""
+    """A step that passes a tensor to the other thread."""
 
     weight = 6
 
@@ -144,7 +144,9 @@ class WaitForFlag(HandOver):
 
 @operation
 class Ask(HandOver):
-    """Asks for a state that the other thread may change: the answer depends on timing if nothing orders the two."""
+    """A step that reads a state which the other thread may change; the result depends on timing if nothing orders the
+    two.
+    """
 
     weight = 1
     feature = "asking"
@@ -169,7 +171,7 @@ class Ask(HandOver):
 
 @operation
 class Ranks(HandOver):
-    """Begins a program of two ranks. Each has the streams of its device."""
+    """The beginning of a program of two ranks. Each has the streams of its device."""
 
     weight = 0
 

@@ -1,7 +1,7 @@
-"""`is_visible`: whether the order of two nodes can change what a program prints, as far as the model tells.
+"""`is_visible`: whether the order of two nodes can change what a program prints, according to the model.
 
-Values are symbols: what a node writes is named by the node and by what it read. So two orders that leave the same
-symbols leave the same bits. Orders that leave others may yet leave the same bits.
+Values are symbols: a written value is named by its node and the symbols that the node read. Two orders that leave the
+same symbols leave the same bits. Orders that leave different symbols may still leave the same bits.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from flambeau.testing.soundness.model import Life, Model, Race
 
 
 def is_visible(model: Model, race: Race) -> bool:
-    """Return whether an order that runs the second node of a race first leaves other symbols in what is printed."""
+    """Return True if running the second node of a race first changes the symbols of printed values."""
     count, alias = len(model.before), _alias(model, race)
     usual = _run_symbolically(model, range(count), alias)
     return any(_run_symbolically(model, order, alias) != usual for order in _orders_of_race(model, race))
 
 
 def _alias(model: Model, race: Race) -> dict[Life, Life]:
-    """Let the later allocation of a reuse lie where the earlier one was."""
+    """Give the later allocation of a reuse the address of the earlier one."""
     if race.kind != "reuse":
         return {}
     for life, _, _ in model.uses[race.first]:
@@ -35,8 +35,9 @@ def _alias(model: Model, race: Race) -> dict[Life, Life]:
 
 
 def _orders_of_race(model: Model, race: Race) -> list[list[int]]:
-    """Return the first node, and what follows it, as late as needed; the second, and what precedes it, as early as
-    needed.
+    """Return two orders: the recorded direction, and one that runs the second node of a race before the first.
+
+    In the latter the first node and its successors are as late as possible, the second and its predecessors as early.
     """
     first, second, nodes = race.first, race.second, range(len(model.before))
     late = [n for n in nodes[: second + 1] if n == first or model.before[n] >> first & 1]
@@ -50,7 +51,7 @@ def _orders_of_race(model: Model, race: Race) -> list[list[int]]:
 
 
 def _run_symbolically(model: Model, order: Sequence[int], alias: dict[Life, Life]) -> list[int]:
-    """Return what the host reads on the way, and what is there in the end."""
+    """Return the symbols that the host reads during the run, and those at its end."""
     memory: dict[Life, NDArray[np.int64]] = {}
 
     def symbols(life: Life, mask: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
