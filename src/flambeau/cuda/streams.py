@@ -79,11 +79,12 @@ def default_stream(device: Any = None) -> Stream:
 
 
 def set_stream(stream: Stream | None) -> None:
-    """Make a stream current, and its device with it. None changes nothing.
+    """Make a stream current, and its device. None changes nothing.
 
-    Raises RuntimeError: it is of a machine that is closed.
+    Prefer `with torch.cuda.stream(...)`.
 
-    Better: `with torch.cuda.stream(...)`.
+    Raises:
+        RuntimeError: If the stream belongs to a closed machine.
     """
     if stream is not None:
         select(stream, [])

@@ -1,13 +1,15 @@
-"""`Channel`: messages between two processes, whose tensors and arrays travel in shared memory.
+"""`Channel`: messages between two processes, whose tensors and arrays are in shared memory.
 
 # Note [How batches travel]
-A message is pickled with its buffers beside it. A small one goes through the socket whole. A large one is
-written once to an anonymous piece of memory (memfd on Linux; elsewhere a file that has no name any more), whose
-descriptor goes through the socket; the receiver maps it and uses it where it is. Nobody has to own or clean up
-such memory: the system frees it with its last mapping, whoever was killed when. It needs no room in /dev/shm,
-which containers make small, but counts as memory of the processes that use it.
-What is received belongs to the receiver alone. All tensors of a message live as long as one of them, and those
-in shared memory cannot be resized beyond their size, as PyTorch's cannot.
+A message is pickled with its buffers out of band. A small one is sent through the socket. A large one is written once
+to
+anonymous memory (memfd on Linux, a deleted file elsewhere), whose descriptor is sent; the receiver maps it and uses it
+in place. No process owns such memory or has to clean it up: the system frees it with its last mapping, even if
+processes are killed. It needs no room in /dev/shm, which is small in containers, but counts as memory of the processes
+that use it.
+
+The receiver owns what it receives. All tensors of a message live as long as one of them, and those in shared memory
+cannot be resized beyond their size, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -44,7 +46,11 @@ class Channel:
         self.connection = connection
 
     def send(self, message: Any) -> None:
-        """Send a message. Raises what pickling it raises, with nothing sent; OSError: the other end is gone."""
+        """Send a message.
+
+        Raises:
+            OSError: If the other end is closed. Errors of pickling are raised before anything is sent.
+        """
         data, buffers = _pickle(message)
         sizes = [len(data), *[b.nbytes for b in buffers]]
         if sum(sizes) <= _INLINE:
@@ -61,7 +67,7 @@ class Channel:
         """Return the next message.
 
         Raises:
-            EOFError or OSError: If the other end is gone.
+            EOFError or OSError: If the other end is closed.
         """
         found = pickle.loads(self.connection.recv_bytes())
         if isinstance(found, tuple):
@@ -71,7 +77,7 @@ class Channel:
         return pickle.loads(parts[0], buffers=parts[1:])
 
     def hang_up(self) -> None:
-        """End the conversation at both ends, also where other processes hold copies of this one."""
+        """Shut down the connection at both ends, even if other processes hold copies of this end."""
         if not self.connection.closed:
             with suppress(OSError), socket(fileno=os.dup(self.connection.fileno())) as line:
                 line.shutdown(SHUT_RDWR)

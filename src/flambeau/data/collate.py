@@ -24,19 +24,22 @@ _EXPECTED = "default_collate: batch must contain tensors, numpy arrays, numbers,
 
 
 def default_collate(batch: Any) -> Any:
-    """Return one batch of a list of samples: tensors, arrays and numbers stacked, containers member by member.
+    """Combine a list of samples to one batch: stack tensors, arrays and numbers, and process containers member by
+    member.
 
-    Mappings keep their type, named tuples too; tuples and other sequences become lists; strings stay a list.
+    Mappings and named tuples keep their type; tuples and other sequences become lists; strings stay a list.
 
     Raises:
-        TypeError: For a sample of another type.
-        RuntimeError: For sequences of different lengths.
+        TypeError: If a sample has another type.
+        RuntimeError: If sequences have different lengths.
     """
     return collate(batch, collate_fn_map=default_collate_fn_map)
 
 
 def collate(batch: Any, *, collate_fn_map: Rules | None = None) -> Any:
-    """Return `default_collate` with one's own rules by type. An exact type goes before a base class."""
+    """Combine a list of samples like `default_collate`, with functions for types. An exact type precedes a base
+    class.
+    """
     sample = batch[0]
     kind = type(sample)
     rule = _rule_for(kind, collate_fn_map)
@@ -75,9 +78,7 @@ def _collated_sequence(batch: Any, sample: Any, rules: Rules | None) -> Any:
 
 
 def like_mapping(like: Any, values: dict[Any, Any]) -> Any:
-    """Return a mapping of the type of `like`, with what else it carries; a plain dict if there is no way to make
-    one.
-    """
+    """Return a mapping of the type of `like` with its other attributes; a plain dict if that is not possible."""
     try:
         if isinstance(like, collections.abc.MutableMapping):
             made = copy.copy(like)
@@ -102,7 +103,7 @@ def like_sequence(like: Any, values: list[Any]) -> Any:
 
 
 def is_named_tuple(value: Any) -> bool:
-    """Return True if a value is of a type that `namedtuple` made."""
+    """Return True if a value is a named tuple."""
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 

@@ -1,4 +1,4 @@
-"""Datasets: samples by index (`Dataset`) or one after another (`IterableDataset`), and what combines them."""
+"""Datasets: samples by index (`Dataset`) or in sequence (`IterableDataset`), and combinations of datasets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T_co = TypeVar("T_co", covariant=True)
 class Dataset(Generic[T_co]):
     """Samples by index. Subclasses define `__getitem__`, and `__len__` for samplers.
 
-    A `__getitems__(indices)` that gives a list of samples is used for whole batches, if there is one.
+    A method `__getitems__(indices)` that returns a list of samples is optional; it is used for whole batches.
     """
 
     def __getitem__(self, index: Any) -> T_co:
@@ -30,14 +30,14 @@ class Dataset(Generic[T_co]):
 
 
 class IterableDataset(Dataset[T_co], Iterable[T_co]):
-    """Samples one after another. Subclasses define `__iter__`; workers tell their parts by `get_worker_info()`."""
+    """Samples in sequence. Subclasses define `__iter__`; in a worker, `get_worker_info()` tells which part to yield."""
 
     def __add__(self, other: Dataset[Any]) -> Any:
         return ChainDataset([self, other])
 
 
 class TensorDataset(Dataset[tuple[Tensor, ...]]):
-    """Samples are the rows of tensors, whose first dimensions are equal."""
+    """A dataset of rows of tensors, whose first dimensions are equal."""
 
     def __init__(self, *tensors: Tensor) -> None:
         if any(t.meta.shape[0] != tensors[0].meta.shape[0] for t in tensors):
@@ -85,7 +85,7 @@ class StackDataset(Dataset[Any]):
 
 
 class ConcatDataset(Dataset[Any]):
-    """Datasets one behind the other."""
+    """The concatenation of datasets."""
 
     def __init__(self, datasets: Iterable[Dataset[Any]]) -> None:
         self.datasets = list(datasets)
@@ -108,7 +108,7 @@ class ConcatDataset(Dataset[Any]):
 
     @property
     def cummulative_sizes(self) -> list[int]:
-        """Return the old spelling of `cumulative_sizes`."""
+        """Return `cumulative_sizes`, under PyTorch's old spelling."""
         warnings.warn(
             "`cummulative_sizes` attribute is renamed to `cumulative_sizes`", DeprecationWarning, stacklevel=2
         )
@@ -116,7 +116,7 @@ class ConcatDataset(Dataset[Any]):
 
 
 class ChainDataset(IterableDataset[Any]):
-    """Iterable datasets one behind the other."""
+    """The concatenation of iterable datasets."""
 
     def __init__(self, datasets: Iterable[Dataset[Any]]) -> None:
         self.datasets = datasets
@@ -170,7 +170,7 @@ def random_split(
 ) -> list[Subset[Any]]:
     """Split a dataset at random into parts of these lengths, or of these fractions if they add up to 1.
 
-    Fractions are rounded down and what is left over goes to the parts, one each, from the first on.
+    Fractions are rounded down; the remaining samples go to the first parts, one each.
 
     Raises:
         ValueError: If the lengths do not add up to the dataset's.

@@ -14,15 +14,17 @@ from flambeau.tensor.functions.random import randperm
 
 
 class DistributedSampler(Sampler[int]):
-    """Every `num_replicas`-th index from `rank` on, of the dataset's order or of a shuffle that all ranks share.
+    """A sampler for one rank: every `num_replicas`-th index from `rank` on, in order or in a shuffle that all ranks
+    share.
 
-    Each rank gets equally many: some indices come twice, or with `drop_last` some never. Call `set_epoch` before
-    each pass, or each pass has the same order.
+    Each rank gets equally many indices: some occur twice, or with `drop_last` some never. Call `set_epoch` before each
+    pass; otherwise each pass has the same order.
 
-    `num_replicas` and `rank` are by default those of `torch.distributed`.
+    Args:
+        num_replicas, rank: Default: those of `torch.distributed`.
 
     Raises:
-        ValueError: If it has no groups yet, or there is no such rank.
+        ValueError: If `torch.distributed` is not initialized, or the rank does not exist.
     """
 
     def __init__(

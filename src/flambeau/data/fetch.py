@@ -10,9 +10,9 @@ from flambeau.data.dataset import IterableDataset
 
 
 class Fetcher(Protocol):
-    """Gives the batch of the indices; of an iterable dataset the next samples, as many as there are indices.
+    """A callable that returns the batch of a list of indices; for an iterable dataset, that many next samples.
 
-    Raises StopIteration: there are no more.
+    Raises StopIteration at the end.
     """
 
     def fetch(self, indices: Any) -> Any: ...
@@ -33,9 +33,9 @@ class _DatasetKind:  # PyTorch's name
         Args:
             kind: One of the kinds of this class.
             dataset: The dataset.
-            auto_collation: False if an index stands for one sample, which is converted alone.
-            collate_fn: Makes a batch of samples, or converts a sample.
-            drop_last: True if an incomplete last batch of an iterable dataset is left out.
+            auto_collation: False if an index is one sample, which is converted alone.
+            collate_fn: Combines samples to a batch, or converts a sample.
+            drop_last: Drop an incomplete last batch of an iterable dataset.
         """
         if kind == _DatasetKind.Map:
             return MapFetcher(dataset, auto_collation, collate_fn)

@@ -27,27 +27,27 @@ _FIXED = {"batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "per
 
 
 class DataLoader(Generic[T_co]):
-    """Iterates over a dataset in batches.
+    """An iterable over a dataset in batches.
 
     Args:
-        dataset: samples by index, or an `IterableDataset`.
-        batch_size: samples of a batch; None for samples alone.
-        shuffle: in a new random order in each pass.
-        sampler, batch_sampler: one's own order of indices, or of lists of them.
-        num_workers: processes that load; 0 loads in this one.
-        collate_fn: makes a batch of a list of samples.
-        pin_memory: put batches in pinned memory.
-        drop_last: leave out a last batch that is not full.
-        timeout: seconds to wait for a worker's batch; 0 waits as long as the worker lives.
-        worker_init_fn: called in each worker with its number, after seeding.
-        multiprocessing_context: a start method ("fork", "spawn", "forkserver"), or a context.
-        generator: what random orders and the workers' seeds are drawn from; the default one if None.
-        prefetch_factor: batches that each worker loads ahead; 2 if None.
-        persistent_workers: keep the workers from pass to pass.
-        in_order: give batches in their order, not as they come.
+        dataset: Samples by index, or an `IterableDataset`.
+        batch_size: Number of samples of a batch; None for single samples.
+        shuffle: Use a new random order in each pass.
+        sampler, batch_sampler: A custom order of indices, or of lists of them.
+        num_workers: Number of processes that load; 0 loads in this one.
+        collate_fn: Combines a list of samples to a batch.
+        pin_memory: Copy batches to pinned memory.
+        drop_last: Drop an incomplete last batch.
+        timeout: Seconds to wait for a worker's batch; 0 for no limit while the worker lives.
+        worker_init_fn: Called in each worker with its number, after seeding.
+        multiprocessing_context: A start method ("fork", "spawn", "forkserver"), or a context.
+        generator: The generator of random orders and of the workers' seeds; the default one if None.
+        prefetch_factor: Number of batches that each worker loads ahead; 2 if None.
+        persistent_workers: Keep the workers from pass to pass.
+        in_order: Return batches in their order, not in the order of completion.
 
     Raises:
-        ValueError: For options that contradict each other.
+        ValueError: If options contradict each other.
     """
 
     _initialized = False
@@ -107,7 +107,7 @@ class DataLoader(Generic[T_co]):
 
     @property
     def multiprocessing_context(self) -> Any:
-        """Return what starts the workers; None is Python's default."""
+        """Return the context that starts the workers; None is Python's default."""
         return self._context
 
     @multiprocessing_context.setter
@@ -131,7 +131,8 @@ class DataLoader(Generic[T_co]):
         return self._iterator
 
     def __len__(self) -> int:
-        """Return how many batches. Of an iterable dataset: what its length says, which warnings remind of if it is
+        """Return the number of batches. For an iterable dataset it follows from the dataset's length; iteration warns
+        if that is
         wrong.
         """
         dataset: Any = self.dataset
@@ -145,7 +146,7 @@ class DataLoader(Generic[T_co]):
 
     @property
     def _index_sampler(self) -> Any:
-        """Return what a pass goes through: lists of indices, or indices."""
+        """Return the sampler that a pass iterates over: the batch sampler, or the sampler of single indices."""
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
     # PyTorch's names of what the iterators ask of a loader: programs write loaders of their own with these.
@@ -242,7 +243,7 @@ def _context_of(context: Any, workers: int) -> Any:
 
 
 class _InfiniteSampler:
-    """Stands for the indices that an iterable dataset has not."""
+    """A placeholder for the indices of an iterable dataset."""
 
     def __iter__(self) -> Iterator[None]:
         return itertools.repeat(None)
@@ -315,10 +316,10 @@ class _SingleProcessDataLoaderIter(_BaseDataLoaderIter):
 
 
 class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
-    """Has workers load, ahead of what is asked for.
+    """An iterator whose workers load batches ahead.
 
-    Batch after batch goes to the workers in turn, and comes back in that order whoever is faster: a worker whose
-    part of an iterable dataset ends is left out from that place in the order on, not from when the news arrive.
+    Workers get batches in turn, and results are returned in that order regardless of speed. A worker whose part of an
+    iterable dataset has ended is skipped from that position on, not from the time when its message arrives.
     """
 
     def __init__(self, loader: DataLoader[Any]) -> None:
@@ -378,7 +379,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
         raise StopIteration
 
     def _ready(self) -> int | None:
-        """Return the batch that is next to be given, if it is here. Passes over the ends of iterable datasets."""
+        """Return the next batch of the order, if it has arrived. Skips ends of iterable datasets."""
         arrived = self._arrived
         while self._wanted in arrived if self._loader.in_order else arrived:
             index = self._wanted if self._loader.in_order else next(iter(arrived))
@@ -390,7 +391,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
         return None
 
     def _fill(self) -> None:
-        """Send tasks until every worker that has more to give has enough to do."""
+        """Send tasks until every worker that has samples left has enough of them."""
         while not self.stopped and self._sent - self._wanted < self._ahead * sum(self._active):
             try:
                 indices = next(self._indices)

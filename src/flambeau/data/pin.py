@@ -20,7 +20,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def pin_memory(data: Any) -> Any:
-    """Return `data` with its tensors in pinned memory. What has a `pin_memory()` method is asked to do so itself."""
+    """Return `data` with its tensors in pinned memory. An object with a method `pin_memory()` pins itself."""
     if isinstance(data, Tensor) or hasattr(data, "pin_memory"):
         return data.pin_memory()
     if isinstance(data, (str, bytes)):
@@ -47,11 +47,11 @@ def pin_result(result: Any, where: str) -> Any:
 
 
 class Pinner:
-    """A thread that takes results from `receive` and pins them. Its errors come out where results do.
+    """A thread that calls `receive` and pins the results. Its errors are raised by `Pinner.receive`.
 
     Args:
-        receive: gives `(index, result)`; raises when there is no more to come.
-        device: the index of the CUDA device that is current where the results are used.
+        receive: Returns `(index, result)`; raises at the end.
+        device: Index of the CUDA device that is current for the user of the results.
     """
 
     def __init__(self, receive: Callable[[], tuple[int, Any]], device: int) -> None:
@@ -64,9 +64,8 @@ class Pinner:
         threading.Thread(target=self._run, daemon=True, name="flambeau-pin-memory").start()
 
     def receive(self, timeout: float = 0) -> tuple[int, Any] | None:
-        """Return the next result, pinned; None if there is none for `timeout` seconds (0: however long it takes).
-
-        Raises what `receive` raised.
+        """Return the next result, pinned; None after `timeout` seconds (0 for no limit). Raises the exception of
+        `receive`.
         """
         try:
             found = self._pinned.get(timeout=timeout or None)
@@ -78,9 +77,11 @@ class Pinner:
         return found
 
     def join(self) -> None:
-        """Wait until the thread has done its work, once `receive` raises.
+        """Wait until the thread has done its work, after `receive` has raised.
 
-        Not for its end: a finalizer may call this amid `threading.enumerate`, whose lock a thread needs to end.
+        This does not wait for the thread's end: a finalizer may call this during `threading.enumerate`, whose lock a
+        thread
+        needs in order to end.
         """
         self._ended.wait()
 

@@ -1,4 +1,4 @@
-"""`Pool`: the worker processes of one iterator, from their start to their end, whatever ends them."""
+"""`Pool`: the worker processes of one iterator, from their start to their end."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _PATIENCE = 5.0  # seconds that a worker has to end by itself
 class Pool:
     """Worker processes, each with its own channel.
 
-    A worker that dies is noticed at once, by the end of its channel and by its process: nothing is shared between
-    workers, so there is no lock that a dead one could hold.
+    The end of a worker is detected immediately, by its channel and by its process. Workers share nothing, so a dead one
+    cannot hold a lock.
     """
 
     def __init__(self, context: Any, orders: Orders) -> None:
@@ -61,11 +61,10 @@ class Pool:
             raise self._worker_exit_error(worker) from self._why(worker)
 
     def receive(self, timeout: float = 0) -> Any:
-        """Return the next result of any worker; None if there is none for `timeout` seconds (0: however long it
-        takes).
+        """Return the next result of any worker; None after `timeout` seconds (0 for no limit).
 
         Raises:
-            RuntimeError: For a worker died.
+            RuntimeError: If a worker died.
         """
         waited_for: dict[Any, int] = {c.connection: i for i, c in enumerate(self._channels)}
         waited_for |= {p.sentinel: i for i, p in enumerate(self._processes)}
@@ -79,12 +78,14 @@ class Pool:
             raise self._worker_exit_error(worker) from self._why(worker)
 
     def hang_up(self) -> None:
-        """Tell the workers to end, and who waits for them that they will not answer."""
+        """Make the workers end, and end waits for their answers."""
         for channel in self._channels:
             channel.hang_up()
 
     def stop(self) -> None:
-        """End the workers: by hanging up, then by signals. Again is allowed; a fork's copy does nothing."""
+        """End the workers, first by closing channels, then by signals. Idempotent; in a forked child it does
+        nothing.
+        """
         if os.getpid() != self._pid:
             return
         self.hang_up()

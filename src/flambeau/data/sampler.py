@@ -62,7 +62,7 @@ class RandomSampler(Sampler[int]):
 
     @property
     def num_samples(self) -> int:
-        """Return how many indices a pass gives; the dataset's length unless specified otherwise."""
+        """Return the number of indices of a pass; default: the dataset's length."""
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
     def __iter__(self) -> Iterator[int]:
@@ -93,7 +93,7 @@ def drawn_seed(generator: Generator | None) -> int:
 
 
 class SubsetRandomSampler(Sampler[int]):
-    """The given indices in random order."""
+    """A sampler of the given indices in random order."""
 
     def __init__(self, indices: Sequence[int], generator: Generator | None = None) -> None:
         self.indices = indices
@@ -109,7 +109,7 @@ class SubsetRandomSampler(Sampler[int]):
 
 
 class WeightedRandomSampler(Sampler[int]):
-    """Indices drawn with the given weights, which need not add up to one."""
+    """A sampler that draws indices with given weights, which need not add up to one."""
 
     def __init__(
         self,

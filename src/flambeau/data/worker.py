@@ -74,7 +74,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A new pass over the dataset begins."""
+    """The message that a new pass over the dataset begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Ended:
 
 
 def run_worker(channel: Channel, number: int, orders: Orders, inherited: Sequence[Channel]) -> None:
-    """Run a worker until its end. `inherited` are other workers' channels, which a fork copied."""
+    """Run a worker until its end. `inherited` are other workers' channels, which a fork has copied."""
     for other in inherited:
         other.close()
     with suppress(KeyboardInterrupt, BrokenPipeError, ConnectionResetError):  # the parent reports, or is gone
@@ -93,10 +93,11 @@ def run_worker(channel: Channel, number: int, orders: Orders, inherited: Sequenc
 
 
 def _incoming(channel: Channel) -> SimpleQueue[Any]:
-    """Tasks as they come, None at the end.
+    """Yield tasks as they arrive, and None at the end.
 
-    A thread takes them out of the socket at once: else the parent could wait to send a task while the worker
-    waits to send a batch.
+    A thread reads them from the socket immediately. Otherwise the parent could block sending a task while the worker
+    blocks
+    sending a batch.
     """
     tasks: SimpleQueue[Any] = SimpleQueue()
 
@@ -136,7 +137,9 @@ def _serve(channel: Channel, number: int, orders: Orders, tasks: SimpleQueue[Any
 
 
 def _set_up(number: int, orders: Orders, where: str) -> ExceptionWrapper | None:
-    """Seed Python's, NumPy's and our generators, each worker's differently; what the user's function raised."""
+    """Seed the generators of Python, NumPy and Flambeau, differently in each worker. Returns the error of the user's
+    function.
+    """
     seed = orders.base_seed + number
     _here.append(WorkerInfo(id=number, num_workers=orders.count, seed=seed, dataset=orders.dataset))
     random.seed(seed)

@@ -149,7 +149,7 @@ def get_node_local_rank(fallback_rank: int | None = None) -> int:
     """Return LOCAL_RANK, or `fallback_rank` if it is not set.
 
     Raises:
-        RuntimeError: For neither.
+        RuntimeError: If both are missing.
     """
     found = world().environment.get("LOCAL_RANK")
     if found is not None:

@@ -9,7 +9,10 @@ from flambeau.optim.optimizer import Optimizer, evaluate_closure, without_record
 
 
 class ByParameter(Optimizer):
-    """Subclasses say what one parameter's step is, `_update`. Complex parameters raise RuntimeError."""
+    """The base of optimizers that update one parameter at a time. A subclass defines the update of one, `_update`.
+
+    Complex parameters raise RuntimeError.
+    """
 
     @without_recording
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

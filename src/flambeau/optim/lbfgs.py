@@ -25,15 +25,19 @@ class Point(NamedTuple):
 
 
 class LBFGS(Optimizer):
-    """Limited-memory BFGS: Newton's method with curvature from past gradients. One group only.
+    """Limited-memory BFGS: a quasi-Newton method that estimates curvature from past gradients. It has one parameter
+    group.
+
+    Each iteration makes several decisions on the host, so it waits for the device several times.
 
     Args:
-        params: see `Optimizer`. lr: the step's length, or where the line search starts.
-        max_iter: iterations of a step. max_eval: evaluations of a step, by default 1.25 times that.
-        tolerance_grad, tolerance_change: stop where no gradient, or no change, is larger.
-        history_size: how many past steps are kept. line_search_fn: None or "strong_wolfe".
-
-    It waits for the device several times an iteration: it decides on the host.
+        params: See `Optimizer`.
+        lr: Step length, or the first one of the line search.
+        max_iter: Iterations of a step.
+        max_eval: Evaluations of a step; default: 1.25 times max_iter.
+        tolerance_grad, tolerance_change: Stop if no gradient, or no change, is larger.
+        history_size: Number of past steps that are stored.
+        line_search_fn: None or "strong_wolfe".
     """
 
     def __init__(

@@ -166,10 +166,10 @@ def restore_storage(storage: Storage, restore: Restore, location: str) -> Storag
 
 
 def swap(data: np.ndarray[Any, Any], kind: StorageKind) -> None:
-    """Turn elements of a big-endian machine around, in place.
+    """Swap the bytes of each element in place, for checkpoints from a machine of the other byte order.
 
     Raises:
-        RuntimeError: If their size is unknown.
+        RuntimeError: If the element size is unknown.
     """
     if kind.dtype is None:
         raise RuntimeError(

@@ -20,13 +20,13 @@ def _property(define: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
 
 @_property
 def is_cuda(self: Tensor) -> bool:
-    """Return True if it lies on a CUDA device."""
+    """Return True if the tensor is on a CUDA device."""
     return self.meta.device.type == "cuda"
 
 
 @_property
 def is_cpu(self: Tensor) -> bool:
-    """Return True if it lies on the CPU."""
+    """Return True if the tensor is on the CPU."""
     return self.meta.device is CPU
 
 

@@ -1,17 +1,15 @@
 """Autocast: the dtype in which operators compute if the program leaves it open. Owner of that state.
 
 # Note [Autocast]
-An operator's definition names its rule (`ops/autocast_rules.py`), by which the engine casts the inputs of a call. A
-function that is made of several operators names its rule itself (`cast`, `call_cast`). In-place and `out=` calls are
-left alone.
+An operator's definition names its rule (`ops/autocast_rules.py`), by which `call` casts the inputs. A function that is
+composed of several operators names its rule itself (`cast`, `call_cast`). In-place and `out=` calls are unchanged.
 
-The casts of weights are kept in a cache as PyTorch's is: one for all threads and all streams, cleared by every
-thread that leaves its outermost block. It orders nothing: a stream that uses a cast of another stream must wait
-for it, and the other stream must wait before the cast is freed. A change of the weight makes it be cast again; in
-PyTorch it is not.
+Casts of weights are cached as in PyTorch: one cache for all threads and streams, which every thread clears when it
+leaves its outermost block. The cache orders nothing: a stream that uses a cast of another stream must wait for it, and
+the other stream must wait before the cast is freed. If a weight changes it is cast again; in PyTorch it is not.
 
-Calls outside of autocast pay nothing for it: the engine's warm path looks in a cache of plans that is empty while
-any thread autocasts, so that then, and only then, every call comes by `cast_inputs`.
+Calls outside of autocast cost nothing extra: the fast path looks in a cache of plans that is empty while any thread
+autocasts. Then, and only then, every call goes through `cast_inputs`.
 """
 
 from __future__ import annotations
@@ -90,7 +88,7 @@ def launch_by(launch: Callable[..., Tensor]) -> None:
 
 
 def subscribe(changed: Callable[[], None]) -> None:
-    """Call `changed()` after the first thread begins to autocast and after the last one stops."""
+    """Register `changed()`, called after the first thread begins to autocast and after the last one stops."""
     _listeners.append(changed)
 
 
@@ -125,7 +123,7 @@ def _widest(tensors: Sequence[Any], kind: str) -> list[Any]:
 
 
 def _volumes(tensors: Sequence[Any], kind: str) -> list[Any]:
-    """Return float32 operands for tensors of three spatial dimensions; others unchanged."""
+    """Return the operands in float32 if they have three spatial dimensions; otherwise unchanged."""
     return _float32(tensors, kind) if tensors[0].meta.ndim == 5 else list(tensors)
 
 

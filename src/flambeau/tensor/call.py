@@ -1,13 +1,12 @@
 """`call`: run an operator on tensors. The only caller of `driver.launch`, and the only reader of flags.
 
 # Note [The plan cache]
-A call is looked up by (operator, params, meta or scalar type of each input). The plan found there has
-everything decided: metas of the outputs, the device's allocator, the loaded executable. So a warm call
-is a dictionary hit, an allocation and a launch; the operator's rule, the promotion tables and the
-driver's `load` run only on a miss. Metas are interned, so equal keys compare by identity. The flags that
-plans depend on choose among caches when they change, so the warm path never reads a flag. While a thread
-autocasts, the warm path finds nothing and comes by the lists: see Note [Autocast]. So it is inside of a dual level or
-a dispatch mode: see Note [Interception].
+A call is looked up by (operator, params, meta or scalar type of each input). The plan contains all decisions: metas of
+the outputs, the device's allocator, the loaded executable. A call with a cached plan is therefore a dictionary lookup,
+an allocation and a launch; the operator's rule, the promotion tables and the driver's `load` run only on a miss. Metas
+are interned, so equal keys compare by identity. Flags that plans depend on select among caches when they change, so the
+fast path never reads a flag. While a thread autocasts, the fast path finds no plan and calls go through the rules of
+Note [Autocast]. The same holds inside of a dual level or a dispatch mode: see Note [Interception].
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class CallPlan:
     def of_shape(
         self, launcher: Callable[..., Launcher], outputs: tuple[Meta, ...], *values: Any
     ) -> CallPlan:
-        """Return the plan with other outputs and the launch that `launcher` creates for `values`."""
+        """Return the plan with other outputs, and the launch that `launcher` creates for `values`."""
         plan: CallPlan = object.__new__(CallPlan)
         plan.context, plan.index, plan.allocate = self.context, self.index, self.allocate
         plan.tensors, plan.scalars, plan.executable = self.tensors, self.scalars, None
@@ -214,8 +213,8 @@ autocast.launch_by(unary)
 def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
     """Run `op` on tensors and Python scalars. Returns a new tensor, or a tuple for several outputs.
 
-    The launch goes to the current stream of the tensors' device. Raises what the operator's rule raises; then
-    nothing was allocated or launched. Where a tensor has a history, the call goes in the autograd graph.
+    The launch goes to the current stream of the tensors' device. If a tensor requires a gradient, autograd records the
+    call. Errors of the operator's rule are raised before anything is allocated or launched.
     """
     metas: list[Any] = []
     tracked = False
@@ -274,8 +273,10 @@ def call_into(
 ) -> Any:
     """Run `op` and store its results in `outputs`: in-place operators, and `out=` (with `resize`).
 
-    Raises RuntimeError, with nothing changed: a shape that does not match (`resize` makes `out=` fit, as
-    PyTorch does), a dtype that the result cannot be cast to, another device, memory that overlaps.
+    Raises:
+        RuntimeError: With nothing changed, for a shape that does not match (`resize` resizes `out=`, as PyTorch does),
+            a
+            dtype that the result cannot be cast to, another device, or overlapping memory.
     """
     target = outputs[0]
     memory = target.memory
@@ -517,10 +518,9 @@ def launch_sleep(kernel: Kernel, where: device, cycles: int) -> None:
 
 
 def _scalar_converter(to: dtype | type[object], checked: bool) -> Callable[[Any], Any]:
-    """Return how a scalar input becomes the Python value that is launched: a scalar, or what a 0-dim CPU tensor
-    holds.
+    """Return a function that converts a scalar, or the value of a 0-dim CPU tensor, to the Python value for the launch.
 
-    Integers wrap to the dtype; where `checked`, PyTorch's overflow error is raised instead.
+    Integers wrap to the dtype; with `checked`, PyTorch's overflow error is raised instead.
     """
     if not isinstance(to, dtype):
         return lambda x: x
@@ -602,7 +602,7 @@ def _with_flags(op: Op, params: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def signature(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Signature:
-    """Return the result of the operator's inference, without a launch. Raises what the inference raises."""
+    """Return the result of the operator's inference, without a launch. Raises the errors of the inference."""
     return op.rule(_operands(args), _with_flags(op, params))
 
 

@@ -1,14 +1,14 @@
-"""Dispatch below autograd: the modes that a thread entered, and how one operator call is shown to their handlers.
+"""Dispatch below autograd: the modes that a thread entered, and the calls that their handlers receive.
 
 # Note [Dispatch below autograd]
-Problem: Programs see operators as PyTorch's ATen overloads, below autograd and after composite functions were
-decomposed. Flambeau's own operators are others, and a program that shows none must pay nothing.
-Rule: While a mode is entered or a tensor of a class with `__torch_dispatch__` lives, calls are intercepted (see Note
-[Interception]). `_aten/lowering.py` translates each into calls of overloads, and `run_handlers` passes these to the
+Problem: programs see operators as PyTorch's ATen overloads, below autograd and after composite functions were
+decomposed. Flambeau's own operators differ, and programs without handlers must not pay for this.
+Rule: while a mode is entered or a tensor of a class with `__torch_dispatch__` lives, calls are intercepted (see Note
+[Interception]). `_aten/lowering.py` translates each into calls of overloads. `run_handlers` passes these to the
 innermost mode, without recording; then the call is recorded with its results. An overload that a handler calls goes to
 the next mode, or to the class of an argument, or runs.
-Consequences: Formulas of backward are shown like any code. Hooks (`shows`) stand where a function does more than to
-call operators: creations, copies, detach.
+Consequences: handlers see backward formulas like other code. Functions that do more than call operators (creations,
+copies, detach) are decorated by `shows`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class _Entered(threading.local):
     """The dispatch modes that a thread has entered, outermost first.
 
     Attributes:
-        classes: Whether classes with `__torch_dispatch__` are called.
-        enabled: False where nothing is shown: `_disable_current_modes`, and kernels of operators.
-        depth: The number of handlers that run, one inside of the other.
+        classes: True if classes with `__torch_dispatch__` are called.
+        enabled: False where handlers see nothing: in `_disable_current_modes`, and in kernels of operators.
+        depth: Number of nested handlers that are running.
     """
 
     enabled = True

@@ -146,7 +146,7 @@ new_object = object.__new__
 
 
 def make(meta: Meta, storage: Storage, ptr: int) -> Tensor:
-    """Return a tensor over a storage. What every creation ends in."""
+    """Return a tensor over a storage. Every function that creates a tensor calls this."""
     self = new_object(Tensor)
     self.meta = meta
     self.memory = storage

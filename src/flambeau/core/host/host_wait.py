@@ -15,7 +15,10 @@ class Awaited(Protocol):
     words: str
 
     def look(self, other: socket) -> tuple[bool, bool]:
-        """Wait for a moment: whether it has come; whether `other` can be read. May raise what the wait raises."""
+        """Wait for a moment. Returns (True if the awaited object has arrived, True if `other` can be read).
+
+        May raise the wait's exception.
+        """
         ...
 
 

@@ -157,7 +157,7 @@ class Baton:
         self._switched = switched
 
     def run(self, bodies: Sequence[Callable[[], None]]) -> BaseException | None:
-        """Run each body in a separate thread until all have ended; the first error of any."""
+        """Run each body in a separate thread until all have ended. Returns the first error, or None."""
         threads = [
             threading.Thread(target=self._body, args=(seat, body), name=f"rank {seat.number}", daemon=True)
             for seat, body in zip(self.seats, bodies, strict=True)

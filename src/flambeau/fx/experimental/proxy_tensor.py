@@ -293,9 +293,9 @@ def dispatch_trace(
 
 
 def _by_position(f: Any, count: int) -> Callable[..., Any]:
-    """Return `f` as a function with as many parameters as it is given arguments.
+    """Return `f` as a function with `count` positional parameters.
 
-    Functions of PyTorch have no Python parameters there, so their names are not shown.
+    PyTorch's functions have no Python parameters there, so graphs do not show names.
     """
     code = getattr(inspect.unwrap(f), "__code__", None)
     is_plain = code is not None and not inspect.ismethod(f) and find_name(f) is None

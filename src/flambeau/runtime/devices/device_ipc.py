@@ -117,7 +117,7 @@ class Sent:
         self.sendings: dict[int, UseEvent | None] = {}
 
     def is_over(self, thoroughly: bool = False) -> bool:
-        """Return True if no other process has it any more."""
+        """Return True if no other process maps the memory any more."""
         for slot in list(self.sendings):
             if _state.counters().is_over(slot, thoroughly):
                 with suppress(KeyError):  # another thread was faster
@@ -128,7 +128,7 @@ class Sent:
 
 
 class Segment:
-    """Another process's segment, mapped here while `holders` sendings lie in it."""
+    """A segment of another process that is mapped here while `holders` tensors from that process are in it."""
 
     __slots__ = ("__weakref__", "context", "holders", "key", "nbytes", "ptr")
 

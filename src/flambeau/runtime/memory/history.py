@@ -1,9 +1,9 @@
-"""`History`: what an allocator did lately. `Recording`: the call site of the request, if the program records it.
+"""`History`: the recent events of an allocator. `Recording`: the call site of a request, if the program records it.
 
 # Note [Stacks]
-A stack is kept as the ids of its code objects and the places in them: numbers, which hash fast. A stack that was met
-before is found by them, and shared; only a new one keeps the code objects, which also keeps their ids theirs. Names
-and lines are looked up when somebody reads them.
+A stack is stored as the ids of its code objects and the positions in them: numbers, which hash fast. Equal stacks are
+found by them and shared; only a new stack keeps its code objects, which keeps their ids valid. Names and lines are
+looked up when a program reads the history.
 """
 
 from __future__ import annotations

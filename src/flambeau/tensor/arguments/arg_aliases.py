@@ -1,4 +1,4 @@
-"""The processing of arguments that every public function does before its call, and after a failure.
+"""The processing of arguments by every public function: before the call, and after a failure.
 
 NumPy's names of arguments are PyTorch's too: `x.sum(axis=1, keepdims=True)`, `torch.cat(arrays, axis=1)`,
 `torch.add(x1=a, x2=b)`.

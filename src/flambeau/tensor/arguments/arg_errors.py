@@ -1,16 +1,15 @@
 """The errors of PyTorch's argument parser.
 
 # Note [Arguments of wrong types]
-Problem: PyTorch's parser looks at the types of all arguments first. Some functions would take what it refuses.
-Rule: a public function compares its arguments with its signatures before it runs. Its decorator `signatures` has them,
-or are the annotations of its own parameters. What does not fit raises the parser's TypeError.
-Why it is cheap: a function remembers the types of arguments that have fitted (`Parser.fitting`). Where the type
-does not decide, as of a list of ints, the values are compared each time.
-The functions that are called most have a front (`public.behind`), which compares the types of ordinary arguments itself
-and leaves the rest to the comparison.
-Exceptions: what is in `HOT` runs at once and is compared if it fails. So are the functions of `torch.nn.functional`
-that PyTorch writes in Python: their bodies decide what they take.
-Consequences: annotations of public functions are part of the interface. `Any` means that every argument fits.
+Problem: PyTorch's parser checks the types of all arguments first. Some functions here would accept what it refuses.
+Rule: a public function compares its arguments with its signatures before it runs. The decorator `signatures` lists
+them; otherwise they are the annotations of its parameters. A mismatch raises the parser's TypeError.
+Cost: a function caches argument types that have matched (`Parser.fitting`). If the type does not decide, as for a list
+of ints, the values are compared each time. The most frequent functions have a front (`public.behind`), which checks the
+types of simple calls itself and leaves other calls to the comparison.
+Exceptions: functions in `HOT` run immediately and are compared only if they fail. So are the functions of
+`torch.nn.functional` that PyTorch writes in Python: their bodies decide what they accept.
+Consequences: annotations of public functions are part of the interface. `Any` accepts every argument.
 """
 
 from __future__ import annotations
@@ -204,12 +203,12 @@ class CallSignature:
 
     Attributes:
         text: The parameters as text; empty if they are those of the definition.
-        parameters: The parameters, those by position first.
-        places: How many arguments may be given by position.
-        least: How many arguments must be given.
-        more: What further arguments by position are; None if there are none.
-        others: Further keywords are left to the function.
-        spreads: The only argument is several ints, and f(1, 2) means f((1, 2)).
+        parameters: The parameters, positional ones first.
+        places: Greatest number of positional arguments.
+        least: Least number of arguments.
+        more: Kind of further positional arguments; None if there are none.
+        others: True if further keywords are left to the function.
+        spreads: True if the only argument is several ints, and f(1, 2) means f((1, 2)).
     """
 
     def __init__(
@@ -277,7 +276,7 @@ class CallSignature:
         return all(parameter.certain(type(value)) for parameter, value in self._pairs(args, given))
 
     def refuse_bool_tensors(self, function: str, args: tuple[Any, ...], given: dict[str, Any]) -> None:
-        """Raise RuntimeError, as PyTorch does, if a tensor of dtype bool stands for an index or a count."""
+        """Raise RuntimeError, like PyTorch, if a tensor of dtype bool is used as an index or a count."""
         for parameter, value in self._pairs(args, given):
             if isinstance(value, Tensor) and parameter.kinds[0] is KINDS["index"]:
                 refuse_bool_tensors((value,), function, parameter.name)
@@ -420,7 +419,7 @@ class Parser:
     def replace_types(
         self, args: tuple[Any, ...], given: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a call with dtypes in place of the types of Python that stand for them."""
+        """Return the arguments of a call with Python types replaced by the dtypes that they denote."""
         if not any(KINDS["dtype"] in each.kinds for one in self.signatures for each in one.parameters):
             return args, given
         named = {name: _dtype_of(value) for name, value in given.items()}

@@ -1,10 +1,10 @@
-"""Views over storages: their arguments, and the single check that a view lies within its storage.
+"""Views over storages: their arguments, and the single check that a view is inside its storage.
 
 # Note [Views over storages]
-Problem: a layout with one wrong number reads and writes memory of others. The numbers may come from a file, and need
-not be numbers: a tensor of 8 bits wraps around in arithmetic, a NaN passes comparisons, True and 0.5 are numbers too.
-Rule: code that makes a view from sizes, strides and an offset of others calls `require_within` first, which refuses
-everything but plain ints of 63 bits before it computes with them.
+Problem: a layout with one wrong number accesses memory of other tensors. The numbers may be from a file, and may have
+any type: 8-bit tensors wrap around in arithmetic, NaN passes comparisons, and True and 0.5 are numbers too.
+Rule: code that creates a view from external sizes, strides and offset calls `require_within` first. It refuses
+everything except plain ints of 63 bits before it computes with them.
 Consequence: functions that accept more (integer tensors, NumPy's integers) convert with `ints_of` and `int_of`.
 """
 

@@ -22,9 +22,9 @@ def int_or_none(x: Any) -> int | None:
 
 
 def is_int(value: Any) -> bool:
-    """Return True for Python's and NumPy's integers, and for integer tensors without dimensions.
+    """Return True for Python's and NumPy's integers, and for 0-dim integer tensors.
 
-    These are what PyTorch's parser takes for its type int. For SymInt it takes everything with `__index__`.
+    PyTorch's parser accepts these for the type int. For SymInt it accepts every object with `__index__`.
     """
     meta = getattr(value, "meta", None)
     if meta is not None:

@@ -80,7 +80,7 @@ def place_copy(where: Any) -> device:
 
 
 def default_device() -> device:
-    """Return the device of new tensors whose creation names none: the CPU, unless the program chose another."""
+    """Return the device of new tensors without a `device` argument: the CPU, unless the program selected another."""
     where = current.default.device
     return where if where is CPU else system.resolve(where)
 
@@ -97,7 +97,7 @@ def kind_of(kind: Any, function: str, default: dtype | None = None) -> dtype:
 
 
 def default_complex() -> dtype:
-    """Return the complex dtype whose parts are of the default dtype."""
+    """Return the complex dtype whose parts have the default dtype."""
     return flags.default_dtype.to_complex()
 
 
@@ -120,7 +120,7 @@ def number(x: Any, function: str, name: str, position: int) -> Any:
 
 
 def integer(x: Any, function: str, name: str, position: int) -> int:
-    """Return an int, or a value that acts as one. Raises TypeError for others."""
+    """Return an int, or an object that acts as one. Raises TypeError for others."""
     return int_of(x, function, name, position)
 
 
@@ -162,7 +162,7 @@ def sparse_layout(given: Any) -> str | None:
 
 
 def refuse(form: layout | None) -> None:
-    """Raise for what creations do not take."""
+    """Raise for arguments that creation functions do not accept."""
     if form is not None and form is not strided:
         raise NotSupportedError(
             f"layout {form!r}: this function makes strided tensors only; use to_sparse() on its result"

@@ -76,8 +76,8 @@ def _bind_function(name: str, define: Any, front: Front | None = None) -> None:
 
 
 def _document(bound: Any, define: Any, name: str, method: bool = False) -> Any:
-    """Set the documented signature on `bound`, unless it is a definition that states its parameters. Returns
-    `bound`.
+    """Set the documented signature on `bound` and return `bound`. A definition that states its parameters is left
+    unchanged.
     """
     if isinstance(bound, FunctionType) and not (bound is define and _states_parameters(define)):
         bound.__signature__ = PublicSignature(define, name, method)  # type: ignore[attr-defined]
@@ -90,7 +90,7 @@ def _states_parameters(define: FunctionType) -> bool:
 
 
 def _put_before(bound: Any, front: Front, define: Any) -> Any:
-    """Return a public function that runs a front first and leaves other calls to `bound`."""
+    """Return a public function that runs `front` first, which leaves other calls to `bound`."""
 
     def leave(*args: Any, **given: Any) -> Any:
         if arm_for((*args, *given.values())):  # an argument overrides functions, the first in this process
@@ -149,8 +149,9 @@ def behind(front: Front, *, as_function: bool = True) -> Callable[[F], F]:
     """Return `both` or `method` for a frequently called function, with `front` before the argument parser.
 
     Args:
-        front: Receives the function with its argument parser, and returns what is bound. That runs calls at once
-            whose arguments are exactly of the expected types, and leaves all others to what it received.
+        front: Receives the function with its argument parser, and returns the function to bind. That runs a call
+            directly
+            if all arguments are exactly of the expected types, and leaves all others to the function that it received.
         as_function: Bind `torch.<name>`, too.
     """
 

@@ -1,11 +1,11 @@
 """The signatures that `help()`, `inspect.signature` and the stubs show of `torch.*` functions and `Tensor` methods.
 
 # Note [Documented signatures]
-Problem: definitions take more than PyTorch documents (NumPy's names of arguments, deprecated orders), or read keywords
-themselves: `zeros(*sizes, **given)`.
-Rule: the signature is that of the definition, without what only old programs use and with the keywords that
-creations share written out. Definitions that do not state the documented parameters have them in `signatures`.
-Why it is cheap: a function has a `public.PublicSignature`, which imports this module when it is asked for parameters.
+Problem: definitions accept more than PyTorch documents (NumPy's names, deprecated orders), or read keywords themselves:
+`zeros(*sizes, **given)`.
+Rule: the signature is that of the definition, without parameters for old programs and with the common keywords of
+creation functions written out. Definitions that do not state the documented parameters list them in `signatures`.
+Cost: a function has a `public.PublicSignature`, which imports this module only when its parameters are read.
 """
 
 from __future__ import annotations

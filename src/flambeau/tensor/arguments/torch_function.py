@@ -1,14 +1,15 @@
 """`__torch_function__`: tensor classes and other objects that override public functions.
 
 # Note [Functions that tensors override]
-A class of tensors overrides each public function: `torch.add(a, t)` asks `T.__torch_function__` where `t` is a `T`. To
-look for such an argument first would cost each call of each program what few programs use. So functions are what they
-are until the program makes its first class that overrides. Then each public function's code is replaced, once and for
-all, by a door that looks at its arguments and goes on into what the function was. The function remains the same
-object, so it does not matter who got hold of it before, and `func is torch.add` holds in a program's own table.
+A tensor class overrides each public function: `torch.add(a, t)` calls `T.__torch_function__` if `t` is a `T`. A check
+of
+all arguments in each call would cost every program time for a feature that few programs use. Functions are therefore
+unchanged until the program defines its first class with overrides. Then the code object (`__code__`) of each public
+function is replaced, once, by a door that checks the arguments and continues with the original code. The function
+object stays the same, so references to it that the program has stored remain valid and `func is torch.add` holds.
 
-Objects that are no tensors may override too. Of their classes nobody is told, so the doors come with the first of
-them that a function of `torch`, an operator of tensors or `torch.overrides` meets.
+Other objects than tensors may override functions too. Their classes are not registered anywhere, so the doors are
+installed when a function of `torch`, a tensor operator or `torch.overrides` receives the first such object.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ _armed = False
 
 
 def announce(*namespaces: dict[str, Any]) -> None:
-    """Let programs override the functions of these public namespaces and the members of Tensor.
+    """Register the public functions of these namespaces, and the members of Tensor, as overridable.
 
-    Members are recorded at the first call. A function that a program puts in their place is overridden through
-    the functions that it calls.
+    Members are recorded at the first call. A function that a program puts in their place is overridden through the
+    functions that it calls.
     """
     _namespaces.extend(namespaces)
     if not _own_members:
@@ -61,7 +62,7 @@ def announce(*namespaces: dict[str, Any]) -> None:
 
 
 def ignore_overrides(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """Return the `__torch_function__` of Parameter and other classes that override nothing."""
+    """Call the function without overrides: the `__torch_function__` of Parameter and similar classes."""
     with DisableTorchFunctionSubclass():
         return func(*args, **kwargs or {})
 
@@ -118,7 +119,9 @@ def _ask_modes(shown: Any, define: Callable[..., Any], args: tuple[Any, ...], kw
 def _ask_operator(
     shown: Any, define: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Return the result of a Python operator. If an operand refuses, Python tries the other one's operator."""
+    """Return the result of a Python operator. If an operand returns NotImplemented, Python tries the other one's
+    operator.
+    """
     found = overriding(args) if here.classes else ()
     if not (found or in_mode()):
         return define(*args, **kwargs)
@@ -177,7 +180,7 @@ def _describe_overrider(asked: Any) -> str:
 
 
 class _Switch:
-    """A reentrant context manager inside which something overrides nothing."""
+    """A reentrant context manager that disables some overrides inside its block."""
 
     classes, modes = False, True
 
@@ -255,7 +258,7 @@ def _name(function: FunctionType, name: str) -> None:
 
 
 def _functions() -> list[tuple[str, FunctionType]]:
-    """Return the public functions that ask, by name."""
+    """Return the public functions that can be overridden, by name."""
     return [
         (name, value)
         for namespace in _namespaces
@@ -324,10 +327,11 @@ def _door(*args: Any, _ask: Callable[..., Any], **kwargs: Any) -> Any:
 
 @cache
 def _door_code(count: int) -> CodeType:
-    """Return the code of `_door` for a function that uses `count` variables of functions around it.
+    """Return the code of `_door` for a function that uses `count` variables of enclosing functions.
 
-    A code must state them, as the function keeps its cells, and must begin by copying the cells into its frame: who
-    reads `f_locals` of a frame without them, as debuggers and IPython do, ends the process.
+    The code must declare these variables, because the function keeps its cells, and must begin by copying the cells
+    into its
+    frame. Otherwise a debugger or IPython that reads `f_locals` of such a frame crashes the process.
     """
     if not count:
         return _door.__code__

@@ -102,7 +102,7 @@ def _replay_view(history: AutogradMeta) -> None:
 def edge_of(t: Tensor) -> Edge:
     """Return the edge along which the gradient of `t` flows, (node, output number), or None.
 
-    A leaf's node that no graph or variable holds takes the current stream: see Note [Streams of leaves].
+    A leaf's node that no graph or variable references moves to the current stream: see Note [Streams of leaves].
     """
     node = node_of(t)
     if node is None:
@@ -125,7 +125,9 @@ UNHELD = _references_of_unheld()
 def requires_grad(t: Tensor) -> bool:
     """Return True if gradients are computed for `t`.
 
-    As PyTorch's also of a view, made while nothing was recorded, of what requires them: though it has no edge.
+    As in PyTorch, this includes a view without an edge, which was created without recording from a tensor that requires
+    a
+    gradient.
     """
     history = t.history
     if history is None:
@@ -140,7 +142,7 @@ def requires_grad(t: Tensor) -> bool:
 
 
 class ViewPlan:
-    """The plan of a view of tensors with one meta: everything but the address.
+    """The plan of a view of tensors with one meta: everything except the address.
 
     Attributes:
         meta: The view's meta.
@@ -164,7 +166,7 @@ class ViewPlan:
 
 
 def run(view: View, t: Tensor, *params: Any) -> Tensor:
-    """Return the view of `t` that a record gives. Raises what its rule raises."""
+    """Return the view of `t` that a view operator defines. Raises the errors of its rule."""
     plan = _fast_view_plans.get((view, t.meta, params))
     if plan is None:
         if t.meta.sparse:

@@ -1,4 +1,4 @@
-"""Functions composed of operators that have their own derivative, and so one node in the graph."""
+"""Functions that are composed of operators but recorded as one node with its own derivative."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from flambeau.tensor.tensor import Tensor
 class Composite(Record):
     """The description of such a function. PyTorch's name of its node is derived from `name`.
 
-    Needed where going back through its operators, one by one, would lose what the whole has: a pseudo-inverse has
-    a derivative also where the singular vectors that it is computed from have none. Or where PyTorch has one
-    node.
+    It is needed where the derivatives of the single operators lose information: a pseudo-inverse is differentiable even
+    if
+    the singular vectors in its computation are not. It is also used where PyTorch has one node.
     """
 
     name: str
@@ -33,7 +33,7 @@ def wants_node(args: Sequence[Any]) -> bool:
 def record_composite(
     composite: Any, args: Sequence[Any], run: Callable[[], Tensor], params: tuple[Any, ...] = ()
 ) -> Tensor:
-    """Record `run(*args)` as one node. `params` are what its formulas see as params."""
+    """Record `run(*args)` as one node. `params` are the params that its formulas receive."""
     with recording(False):
         found = run()
     record_result(composite, params, args, (found,))

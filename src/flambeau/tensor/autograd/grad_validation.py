@@ -62,7 +62,7 @@ def summed_to(grad: Any, shape: tuple[int, ...]) -> Any:
 
 
 def forget_base(t: Tensor) -> Tensor:
-    """Return a new view as an independent tensor with the same node, because nothing else shows its memory."""
+    """Return a new view as an independent tensor with the same node, because nothing else refers to its memory."""
     history = t.history
     assert history is not None
     t.history = None if history.node is None else AutogradMeta(history.node, history.index)

@@ -1,10 +1,10 @@
-"""Recording a change in place.
+"""Recording of in-place changes.
 
 # Note [In-place changes]
-A tensor that is changed in place gets the node of the change as its own. Where it is a view, its base gets a
-`CopySlices` node: outside the view gradients pass unchanged, inside they pass the change. The other views
-of that base find out when they are used next: their base has another node than the one they have `base_node`, so
-their steps are walked again from the base as it is now.
+A tensor that is changed in place gets the node of the change as its own. If it is a view, its base gets a `CopySlices`
+node: outside the view gradients pass unchanged, inside they pass through the change. Other views of that base are
+updated at their next use: the base's node then differs from their `base_node`, so their view operations are recorded
+again from the current base.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from flambeau.tensor.tensor import AutogradMeta, Steps, Tensor, ViewMeta, new_ob
 
 
 def begin_in_place(record_plan: RecordPlan, args: Sequence[Any], target: Tensor) -> Any:
-    """Return `begin_recording` of a call that changes `target`; a node even where only the target requires a
+    """Return `begin_recording` of a call that changes `target`. A node is created even if only the target requires a
     gradient.
 
-    What was overwritten as a whole is given zeros: of a view's base `CopySlices` does that.
+    The gradient of a value that was overwritten as a whole is zero; for the base of a view `CopySlices` ensures that.
 
-    Raises RuntimeError for a leaf, or a view of one, that requires a gradient.
+    Raises:
+        RuntimeError: If the target is a leaf, or a view of one, that requires a gradient.
     """
     if record_plan.record in UNRECORDED:
         return None
@@ -79,9 +80,10 @@ def finish_in_place(node: Any, args: Sequence[Any], target: Tensor) -> None:
 
 
 def replace_node(target: Tensor, node: Any, place: int | None, index: int = 0) -> None:
-    """Make `target`, which was changed in place, output `index` of `node`. It was input `place` of it, if any.
+    """Make `target`, which was changed in place, output `index` of `node`. `place` is its position among the inputs, if
+    any.
 
-    With `retain_grad`, the tensor keeps the gradient of its new value.
+    With `retain_grad`, the tensor retains the gradient of its new value.
     """
     history = target.history
     if history is None or history.base is None:
@@ -135,7 +137,7 @@ class CopySlices(Node):
 
 
 class NotImplementedNode(Node):
-    """The node of a change in place, `what`, that has no derivative: backward raises there."""
+    """The node of an in-place change, `what`, without a derivative: its backward raises."""
 
     __slots__ = ("what",)
 

@@ -37,7 +37,7 @@ def _is_view_of_leaf(history: AutogradMeta) -> bool:
 
 
 def refuse_inference(target: Tensor) -> None:
-    """Raise RuntimeError where a tensor made in `inference_mode` would be changed in place outside of it."""
+    """Raise RuntimeError if an inference tensor would be changed in place outside of `inference_mode`."""
     if target.memory.version < 0 and not mode.inference:
         raise RuntimeError(
             "Inplace update to inference tensor outside InferenceMode is not allowed.You can make a clone to get a "

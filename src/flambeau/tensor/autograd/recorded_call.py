@@ -20,7 +20,7 @@ class RecordedCall(Node):
     """The node of an operator's call. Each operator has a subclass, so that the node has PyTorch's name.
 
     Attributes:
-        record_plan: What is decided for the call beforehand.
+        record_plan: The decisions that were made for the call beforehand.
         saved_spec: The values that its formulas need.
         saved: These values, in the order of `saved_spec.saved_names`; None after they were freed.
     """
@@ -88,9 +88,11 @@ class RecordedCall(Node):
         return values
 
     def __getattr__(self, name: str) -> Any:
-        """Return what was saved, under PyTorch's names; None if only other gradients need it.
+        """Return a saved value under PyTorch's name; None if only other gradients need it.
 
-        Raises AttributeError if no formula needs it. Raises RuntimeError if it was freed, or changed in place.
+        Raises:
+            AttributeError: If no formula needs it.
+            RuntimeError: If it was freed, or changed in place.
         """
         names = _SAVED_AS.get(self.name(), _USUALLY)
         requested = names.get(name)
@@ -120,13 +122,18 @@ _SAVED_AS = {
 class SavedSpec:
     """The values that a derivative needs for one set of inputs that require a gradient.
 
-    formulas: (input, formula, what picks its arguments) of those inputs; or `joint_formula`, one for all, and its
-        `pick`: out of what is known `_AT_BACKWARD`, followed by what is `saved_names`.
-    inputs: positions of the inputs that are kept. outputs: whether any output is; outs: all, as one, the last.
-    A node that keeps nothing may be walked again. needs: which inputs require a gradient.
-    first: whether the first output's gradient must be there, of zeros if none came; every: all outputs'.
-    missing: what to say if nobody has written its derivative.
-    With `erases` the last input is what the call overwrites: its gradient is zeros, whatever the record says.
+    Attributes:
+        formulas: (input, formula, function that selects its arguments) of these inputs.
+        joint_formula, pick: Instead, one formula for all inputs and the selection of its arguments, out of the values
+        of
+            `_AT_BACKWARD` followed by those of `saved_names`.
+        inputs: Positions of the inputs that are saved.
+        outputs: True if an output is saved.
+        outs: True if all outputs are saved as one value, the last.
+        needs: The inputs that require a gradient.
+        first: True if the first output's gradient must exist; it is zeros if none arrived.
+        every: True if the gradients of all outputs must exist.
+        missing: The error text if the derivative is not implemented.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""Recording of a call: its node, its `RecordPlan`, and what it saves of inputs and outputs."""
+"""Recording of a call for autograd: its node, its `RecordPlan`, and the saved inputs and outputs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,15 @@ _LIMIT = 20_000  # as many are kept as plans of calls
 class RecordPlan:
     """The decisions for a recorded call that are made once for each plan.
 
-    record, params, node: the record, the call's static params, the class of its nodes. metas, outputs: of the
-    inputs (None: a scalar) and outputs; index: the outputs' device's. places: of the inputs that gradients may
-    pass to. given: the outputs that may require a gradient. uses: by which inputs require a gradient, a bit each.
-    erases: whether the last input is not an operand but what the call overwrites: see `erasing`.
+    Attributes:
+        record, params, node: The operator, the call's static params, and the class of its nodes.
+        metas: Metas of the inputs; None for a scalar.
+        outputs: Metas of the outputs.
+        index: Index of the outputs' device.
+        places: Positions of the inputs that may receive gradients.
+        given: The outputs that may require a gradient.
+        uses: Set of inputs that require a gradient, as a bit mask -> `SavedSpec`.
+        erases: True if the last input is the tensor that the call overwrites and not an operand: see `erasing`.
     """
 
     __slots__ = (
@@ -95,10 +100,9 @@ class RecordPlan:
 
 
 def begin_recording(record_plan: RecordPlan, args: Sequence[Any], target: Tensor | None = None) -> Any:
-    """Return the node of a call that is about to run, with what it saves of the inputs; None if none requires a
-    gradient.
+    """Return the node of a call that is about to run, with its saved inputs; None if no input requires a gradient.
 
-    `target` is about to be overwritten: where a formula needs what it was, a copy is saved.
+    `target` is about to be overwritten: if a formula needs its old value, a copy is saved.
     """
     edges: list[Edge] = [None] * len(args)
     streams = current.local.streams
@@ -140,7 +144,7 @@ def begin_recording(record_plan: RecordPlan, args: Sequence[Any], target: Tensor
 
 
 def finish_recording(node: Any, outputs: Sequence[Tensor]) -> None:
-    """Give a call's new tensors their node, and save those that its formulas need."""
+    """Set the node of a call's new tensors, and save those that its formulas need."""
     for i in node.record_plan.differentiable:
         outputs[i].history = history = new_object(AutogradMeta)
         history.node, history.index = node, i

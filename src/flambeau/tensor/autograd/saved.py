@@ -1,8 +1,9 @@
 """`SavedTensor`: a tensor that a node saved for its formulas.
 
 # Note [What is saved]
-Not tensors but what they are made of, with the version counter's count and the node: a node that held its own
-output would keep itself alive. On use the count is compared: a tensor that was changed in place since raises.
+A saved tensor holds not the tensor itself but its parts, its node and the count of its version counter. A node that
+held its own output would keep itself alive. On use the count is compared: a tensor that was changed in place since
+raises.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from flambeau.tensor.tensor import AutogradMeta, Counter, Tensor, make, new_obje
 
 
 class SavedTensor:
-    """A tensor that a node saved: see Note [What is saved]. Made by `save`.
+    """A tensor that a node saved: see Note [What is saved]. `save` creates it.
 
-    node, index: what the tensor was an output of; where node is None, of the node that saved it, or (-1) of none.
+    Attributes:
+        node, index: The node and output number of the tensor. A node of None stands for the saving node, or with index
+        -1
+            for none.
     """
 
     __slots__ = ("counter", "index", "memory", "meta", "node", "ptr", "version")
@@ -58,7 +62,7 @@ class SavedTensor:
 
 
 class SavedInstance(SavedTensor):
-    """A saved tensor that dispatch handlers may know by its identity: the object itself."""
+    """A saved tensor that keeps the object itself, because dispatch handlers may identify tensors by object."""
 
     __slots__ = ("instance",)
 

@@ -47,8 +47,11 @@ def tensor(
 ) -> Tensor:
     """Return a new tensor with a copy of `data`: nested sequences, a number, a NumPy array or a tensor.
 
-    The dtype is inferred from the data unless given: Python floats give the default dtype, ints int64. Raises
-    ValueError for ragged sequences, TypeError or RuntimeError for a value that is not a number.
+    By default the dtype is inferred: Python floats give the default dtype, ints int64.
+
+    Raises:
+        ValueError: For ragged sequences.
+        TypeError, RuntimeError: For a value that is not a number.
     """
     _warn_of_tensor(data, "torch.tensor")
     made = _copy_detached(
@@ -199,7 +202,7 @@ def _shape(data: Any) -> tuple[int, ...]:
 
 
 def _gather(data: Any, shape: tuple[int, ...], depth: int, types: set[Any]) -> None:
-    """Check that all of `data` has `shape`; put the types of its elements in `types`."""
+    """Check that all of `data` has `shape`, and add the types of its elements to `types`."""
     if depth == len(shape):
         types.add(type(data))
         return

@@ -585,9 +585,7 @@ def gather(
 def take_along_dim(
     input: Tensor, indices: Tensor, dim: int | None = None, *, out: Tensor | None = None
 ) -> Tensor:
-    """Return `gather` with broadcasting; negative indices count from the end. Without `dim`, index the flattened
-    tensor.
-    """
+    """Return `gather` with broadcasting, and indices modulo the size of `dim`. Without `dim`, flatten the input."""
     if dim is None:
         flat = input.reshape(-1)
         return gather(flat, 0, indices.reshape(-1), out=out)

@@ -360,7 +360,7 @@ def _factor(A: Tensor, pivot: bool, name: str, check_errors: bool, out: Out) -> 
 
 
 def lu_factor(A: Tensor, *, pivot: bool = True, out: Out = None) -> Any:
-    """Return L and U in one matrix, and the rows exchanged, from 1.
+    """Return L and U in one matrix, and the row exchanges as indices that start at 1.
 
     Raises:
         RuntimeError: If U has a zero on its diagonal.

@@ -19,7 +19,9 @@ _PUBLIC = {"_set_coalesced": "_coalesced_"}  # public names that are no verbs
 
 
 def _run_later(module: str, bind: Callable[[Any], Any]) -> Callable[[F], F]:
-    """Return a decorator that binds a public name whose code a module of `tensor/sparse` has."""
+    """Return a decorator that binds a public name and imports its implementation from `tensor/sparse` at the first
+    call.
+    """
 
     def decorate(signature: F) -> F:
         name = signature.__name__
@@ -58,19 +60,19 @@ def sparse_coo_tensor(
     """Return a tensor in COO layout of indices (sparse_dim, nnz) and values (nnz, *dense sizes).
 
     Args:
-        indices: Places of the values. Alone, without values: the size of a tensor without any.
-        values: The values; values at one place count as their sum.
-        size: The size; by default the smallest that holds all places.
-        dtype: The dtype; by default that of the values.
-        device: The device; by default that of the values.
+        indices: Indices of the values. As the only argument: the size of a tensor without values.
+        values: The values. Values with equal indices are summed.
+        size: The size; default: the smallest that contains all indices.
+        dtype: The dtype; default: that of the values.
+        device: The device; default: that of the values.
         pin_memory: Not supported.
         requires_grad: True if the result is a leaf that requires a gradient.
-        check_invariants: Whether indices are checked; by default `torch.sparse.check_sparse_tensor_invariants` says.
-        is_coalesced: True if the indices are sorted and distinct; the caller vouches for it.
+        check_invariants: Check the indices; default: the setting of `torch.sparse.check_sparse_tensor_invariants`.
+        is_coalesced: The caller's guarantee that the indices are sorted and distinct.
         layout: None or `torch.sparse_coo`.
 
     Raises:
-        RuntimeError: If the parts do not fit together, or an index is negative.
+        RuntimeError: If the parts do not match, or an index is negative.
     """
 
 
@@ -166,7 +168,10 @@ def sspaddmm(
 
 @_method
 def coalesce(self: Tensor) -> Any:
-    """Return a COO tensor whose indices are sorted and distinct: itself if it is so. Values at one place are summed."""
+    """Return a COO tensor with sorted and distinct indices: itself if it has them already. Values with equal indices
+    are
+    summed.
+    """
 
 
 @_method
@@ -226,7 +231,7 @@ def _dimV(self: Tensor) -> Any:  # noqa: N802
 
 @_method
 def crow_indices(self: Tensor) -> Any:
-    """Return where each row of a CSR tensor begins among its values, and the end."""
+    """Return the start of each row of a CSR tensor among its values, and the end of the last."""
 
 
 @_method
@@ -236,7 +241,7 @@ def col_indices(self: Tensor) -> Any:
 
 @_method
 def ccol_indices(self: Tensor) -> Any:
-    """Return where each column of a CSC tensor begins among its values, and the end."""
+    """Return the start of each column of a CSC tensor among its values, and the end of the last."""
 
 
 @_method
@@ -264,10 +269,10 @@ def to_sparse(
     blocksize: Any = None,
     dense_dim: int | None = None,
 ) -> Any:
-    """Return a sparse tensor of the same elements: COO unless `layout` says otherwise; itself if it is so.
+    """Return a sparse tensor with the same elements: COO unless `layout` names another. Returns itself if it already is
+    one.
 
     Args:
-        self: The tensor.
         sparse_dim: The number of sparse dimensions of a COO tensor; the rest are dense.
         layout: The layout.
         blocksize: Must be None: Flambeau lacks the sparse layouts BSR and BSC.

@@ -1,4 +1,4 @@
-"""Special functions of the `torch` namespace, and the further ones of `torch.special`."""
+"""Special functions: those in `torch`, and the additional ones of `torch.special`."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _mvlgamma_(self: Tensor, p: int) -> Any:
 
 
 def checked_cast(result: Tensor, target: Tensor) -> Tensor:
-    """Return what an in-place form may store: RuntimeError where floats would go into integers."""
+    """Return a result in the dtype of an in-place target. Raises RuntimeError if floats would be stored in integers."""
     if result.dtype.category > target.dtype.category:
         raise RuntimeError(
             f"result type {result.dtype.torch_name} can't be cast to the desired output type {target.dtype.torch_name}"

@@ -1,4 +1,4 @@
-"""Windows, and Fourier transforms of signals cut into overlapping frames: `torch.stft` and `torch.istft`."""
+"""Window functions, and Fourier transforms of overlapping frames of a signal: `torch.stft` and `torch.istft`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def _window(name: str, length: Any, periodic: bool, given: Given, shape: Any) -> Tensor:
-    """Return `shape(samples, last)` at 0, 1, ..., computed in double precision. `last` is the place of the other
+    """Return `shape(samples, last)` at 0, 1, ..., computed in double precision. `last` is the position of the window's
     end.
     """
     length = integer(length, name, "window_length", 1)
@@ -140,14 +140,18 @@ def stft(
     return_complex: bool | None = None,
     align_to_window: bool | None = None,
 ) -> Tensor:
-    """Return the transforms of frames of `n_fft` points, `hop_length` (n_fft // 4) apart: (batch?, frequencies,
-    frames).
+    """Return the Fourier transforms of frames of `n_fft` points, `hop_length` (default n_fft // 4) apart.
 
-    center: the signal is padded by n_fft // 2 at both ends. onesided: the frequencies that are not negative (the
-    default for real signals). Without return_complex a last dimension of 2.
+    Args:
+        center: Pad the signal by n_fft // 2 at both ends.
+        onesided: Return only non-negative frequencies (default for real signals).
+        return_complex: False adds a last dimension of size 2 instead.
+
+    Returns:
+        (batch if any, frequencies, frames).
 
     Raises:
-        RuntimeError: For sizes that do not fit.
+        RuntimeError: If sizes do not match.
     """
     if window is None:
         _warn_of_no_window(
@@ -274,10 +278,10 @@ def istft(
     length: int | None = None,
     return_complex: bool = False,
 ) -> Tensor:
-    """Return the signal of which `stft` gives this: frames added up, divided by the windows' squares added up.
+    """Return the signal whose `stft` this is: the sum of the frames divided by the sum of the windows' squares.
 
     Raises:
-        RuntimeError: For sizes that do not fit, windows that leave a point with no weight.
+        RuntimeError: If sizes do not match, or the windows' squares sum to 0 at a point.
     """
     if window is None:
         _warn_of_no_window(".Please provide the same window used by stft to make the inversion lossless.")

@@ -1,4 +1,4 @@
-"""Covariance, gradients of samples, histograms, vectors held to a norm."""
+"""Covariance, gradients of samples, histograms, renormalization of vectors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def cov(
 
 
 def _weights(observations: int, fweights: Any, aweights: Any) -> Any:
-    """Return the product of the weights that are given; None where none are."""
+    """Return the product of the weights that are not None; None if both are."""
     if fweights is not None:
         _check_weights("fweights", fweights, observations, fweights.dtype.category == INTEGRAL, "integral")
     if aweights is not None:
@@ -90,7 +90,7 @@ def _check_weights(name: str, weights: Any, observations: int, of_kind: bool, ki
 
 @both
 def corrcoef(input: Tensor) -> Any:
-    """Return the correlation matrix of variables, one a row."""
+    """Return the correlation matrix of variables, each of which is a row of `input`."""
     if input.ndim > 2:
         raise RuntimeError(
             f"corrcoef(): expected input to have two or fewer dimensions but got an input with {input.ndim} dimensions"
@@ -116,10 +116,11 @@ gradient(input: Tensor, *, spacing: NumberTuple | Number | TensorList, dim: IntT
 gradient(input: Tensor, *, spacing: NumberTuple | TensorList, dim: int | None=, edge_order: int=)
 """)
 def gradient(input: Tensor, *, spacing: Any = None, dim: Any = None, edge_order: int = 1) -> tuple[Any, ...]:
-    """Return the gradient of samples along each of `dim` (all by default), by central differences; at the edges of
-    an order.
+    """Return the gradient of samples along each of `dim` (default: all), by central differences.
 
-    spacing: the distance of samples, one for each dim, or the samples' coordinates, a vector for each dim.
+    Args:
+        spacing: Distance of samples, one for each dim, or a vector of coordinates for each dim.
+        edge_order: Order of the differences at the edges.
     """
     if edge_order not in (1, 2):
         raise RuntimeError("torch.gradient only supports edge_order=1 and edge_order=2.")
@@ -327,7 +328,7 @@ def _outer_edges(points: Any, at: int, range: Any, name: str) -> tuple[float, fl
 
 
 def _counts(name: str, points: Any, edges: Sequence[Any], weights: Any, density: bool) -> Any:
-    """Return how many points, or what weight of them, each bin holds; its upper edge belongs to the last bin alone."""
+    """Return the number, or the total weight, of points in each bin. Only the last bin includes its upper edge."""
     if points.dtype.category != FLOATING:
         raise NotImplementedError(f"\"{name}\" not implemented for '{points.dtype.torch_name}'")
     for at, bounds in enumerate(edges):

@@ -117,14 +117,14 @@ def xpu(self: Tensor, device: Any = None, non_blocking: bool = False, memory_for
 
 @method
 def resize(self: Tensor, *sizes: Any) -> Tensor:
-    """Return the elements in another shape of as many elements. Deprecated: use `reshape`."""
+    """Return a tensor with the same elements in another shape. Deprecated: use `reshape`."""
     warn_program("non-inplace resize is deprecated", UserWarning)
     return self.reshape(*sizes)
 
 
 @method
 def resize_as(self: Tensor, tensor: Tensor) -> Tensor:
-    """Return the elements in the shape of `tensor`. Deprecated: use `reshape`."""
+    """Return a tensor with the same elements in the shape of `tensor`. Deprecated: use `reshape`."""
     warn_program("non-inplace resize_as is deprecated", UserWarning)
     return self.reshape(tensor.meta.shape)
 

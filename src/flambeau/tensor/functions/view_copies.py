@@ -18,7 +18,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def _fresh(view: Any, out: Any) -> Any:
-    """Return a contiguous copy of a view, or of each of several; in `out` where given."""
+    """Return a contiguous copy of a view, or of each of several; in `out` if it is not None."""
     if isinstance(view, Tensor):
         return view.clone(memory_format=contiguous_format) if out is None else _store(view, out)
     if out is None:
@@ -45,15 +45,15 @@ def _bind_copy(
     result: str = "Tensor",
     bind: Callable[[Any], Any] = function,
 ) -> None:
-    """Bind `torch.<name>_copy`: what a function shows, as a new tensor.
+    """Bind `torch.<name>_copy`, which returns the result of a view function as a new tensor.
 
     Args:
         name: The name of the function.
-        parameters: Its parameters beside the tensor, with defaults.
+        parameters: Its parameters in addition to the tensor, with defaults.
         of: The function, if it is not `torch.<name>`.
-        lines: The parameters of each signature of PyTorch's parser, if they are not those.
+        lines: The parameters of each signature of PyTorch's parser, if they differ from `parameters`.
         result: The type of the result.
-        bind: Where to bind the copy.
+        bind: Function that binds the copy.
     """
     view = functions[name] if of is None else of
 
@@ -123,9 +123,7 @@ alias("unsafe_split_with_sizes", views.split_with_sizes)
 
 
 def _scatter_into(input: Tensor, src: Tensor, view: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return a copy of `input`, of its strides, where `view` of it holds `src`. Raises RuntimeError for shapes that
-    differ.
-    """
+    """Return a copy of `input`, with its strides, whose `view` holds `src`. Raises RuntimeError if shapes differ."""
     if not isinstance(src, Tensor):
         raise TypeError(argument_type("scatter", "src", 2, "Tensor", src))
     shape = view(input).meta.shape
@@ -180,7 +178,7 @@ def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0,
 def as_strided_scatter(
     input: Tensor, src: Tensor, size: IntTuple, stride: IntTuple, storage_offset: int | None = None
 ) -> Tensor:
-    """Return `input` with `src` where `as_strided` looks."""
+    """Return a copy of `input` in which the elements that `as_strided` would select are those of `src`."""
     return _scatter_into(input, src, lambda t: views.as_strided(t, size, stride, storage_offset))
 
 
@@ -190,8 +188,8 @@ def as_strided_scatter(
 @method
 @signatures("Tensor.sum_to_size(size: IntTuple)")
 def sum_to_size(self: Tensor, *sizes: Any, size: Any = None) -> Tensor:
-    """Return the sums over what broadcasting a tensor of `size` to this one's shape repeats; itself where nothing
-    is.
+    """Return the tensor summed over dimensions along which a tensor of `size` would be broadcast; itself if there are
+    none.
     """
     to = views.given_ints(sizes, size, "sum_to_size", "size")
     shape = self.meta.shape

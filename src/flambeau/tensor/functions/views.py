@@ -1,7 +1,7 @@
-"""Views: the same memory as another tensor. A view shares storage and version counter with what it views.
+"""Views: tensors over the memory of another tensor, with which they share storage and version counter.
 
-Conjugation is physical here (`conj` of a complex tensor is a new tensor), so `is_conj` and `is_neg` are
-always False; PyTorch's is a view that conjugates when it is read: docs/operators.md says why ours is not.
+Conjugation is physical here (`conj` of a complex tensor is a new tensor), so `is_conj` and `is_neg` are always False.
+PyTorch's `conj` is a view that conjugates when it is read; docs/operators.md gives the reason for the difference.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def ints(values: Any, function: str, name: str) -> tuple[int, ...]:
 
 
 def given_ints(args: tuple[Any, ...], keyword: Any, function: str, name: str) -> tuple[int, ...]:
-    """Return ints given as varargs, as one sequence, or by keyword."""
+    """Return the ints of a call as varargs, as one sequence, or by keyword."""
     if keyword is not None:
         if args:
             raise TypeError(f"{function}() got multiple values for argument '{name}'")
@@ -368,7 +368,7 @@ def unflatten(input: Tensor, dim: int, sizes: IntTuple) -> Tensor:
     shown="Tensor.expand(*size: int, implicit: bool=False)",
 )
 def expand(self: Tensor, *sizes: Any, size: Any = None, implicit: bool = False) -> Tensor:
-    """Return dimensions of size 1 read as larger ones, without a copy; -1 keeps a size."""
+    """Return a view in which dimensions of size 1 have larger sizes, without a copy; -1 keeps a size."""
     return run(records.expand, self, given_ints(sizes, size, "expand", "size"))
 
 
@@ -393,7 +393,7 @@ method_of(broadcast_to, _broadcast_to)
 
 @function
 def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
-    """Return the tensors expanded to their common shape; one that has it already is given back itself."""
+    """Return the tensors expanded to their common shape. A tensor that has this shape is returned itself."""
     listed = tensors_of(tensors[0] if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else tensors,
                         "broadcast_tensors")  # fmt: skip
     shape = broadcast_shapes([t.meta.shape for t in listed])
@@ -449,7 +449,7 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
 
 @both
 def t(input: Tensor) -> Tensor:
-    """Return a matrix transposed; fewer dimensions stay as they are."""
+    """Return a matrix transposed; tensors with fewer dimensions are returned unchanged."""
     if input.meta.ndim > 2:
         raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {input.meta.ndim}D")
     return run(records.t, input)
@@ -463,7 +463,7 @@ movedim(input: Tensor, source: IntTuple, destination: IntTuple)
 movedim(input: Tensor, source: int, destination: int)
 """)
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
-    """Return dimensions moved to new places; the others keep their order."""
+    """Return a view with dimensions moved to new positions; the others keep their order."""
     listed = ints((source,), "movedim", "source"), ints((destination,), "movedim", "destination")
     if len(listed[0]) != len(listed[1]):
         raise RuntimeError(
@@ -501,7 +501,7 @@ def _squeeze(self: Tensor, *dims: Any, dim: Any = None) -> Tensor:
 
 
 def dims_given(args: tuple[Any, ...], keyword: Any, function: str) -> tuple[int, ...] | None:
-    """Return the dimensions that a method was given, each by itself, as a tuple or by keyword; None without any."""
+    """Return the dimensions of a method's call, as varargs, as a tuple or by keyword; None if there are none."""
     if keyword is None and args in ((), (None,)):
         return None
     return given_ints(args, keyword, function, "dim")
@@ -586,7 +586,9 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
 
 @method
 def unfold(self: Tensor, dimension: int, size: int, step: int) -> Tensor:
-    """Return every window of `size` along a dimension, `step` apart; the last dimension runs within a window."""
+    """Return a view of every window of `size` along a dimension, `step` apart. The last dimension is the position in a
+    window.
+    """
     return run(records.unfold, self, index(dimension), index(size), index(step))
 
 
@@ -595,7 +597,7 @@ def unfold(self: Tensor, dimension: int, size: int, step: int) -> Tensor:
 
 @both
 def select(input: Tensor, dim: int, index: int) -> Tensor:
-    """Return one index of a dimension, which goes away."""
+    """Return a view of one index of a dimension, without that dimension."""
     return run(records.select, input, _int(dim), _int(index))
 
 
@@ -697,7 +699,7 @@ unsafe_split(input: Tensor, split_size: Tensor | int, dim: int=)
 @accepts("split", split_size="split_size_or_sections")
 @accepts("unsafe_split", split_size="split_size_or_sections")
 def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """Return parts of one size (the last may be smaller), or of given sizes, along a dimension."""
+    """Return parts along a dimension, of one size (the last may be smaller) or of several sizes."""
     if isinstance(split_size_or_sections, list | tuple):
         return split_with_sizes(tensor, split_size_or_sections, dim)
     if tensor.meta.ndim == 0:
@@ -769,7 +771,7 @@ def tensor_split(
 
 
 def _split_at(args: tuple[Any, ...], keyword: Any, name: str) -> Any:
-    """Return how many parts, or where each ends, as a method was given it."""
+    """Return the number of parts, or the end of each part, from a method's arguments."""
     if len(args) == 1 and keyword is None and (is_int(args[0]) or isinstance(args[0], list | tuple)):
         return args[0]
     return keyword if not args and keyword is not None else given_ints(args, keyword, name, "indices")
@@ -882,7 +884,7 @@ def view_as_real(input: Tensor) -> Tensor:
 
 @function
 def view_as_complex(input: Tensor) -> Tensor:
-    """Return a real tensor whose last dimension is 2 as complex numbers."""
+    """Return a view of a real tensor, whose last dimension has size 2, as complex numbers."""
     return run(records.view_as_complex, input)
 
 
