@@ -35,6 +35,7 @@ TESTING = (
 )
 # name -> meaning, for every name in `configuration.VARIABLES`
 VARIABLES = {
+    "FLAMBEAU_COMPILE": "`off`: functions of `torch.compile` launch each operator by itself.",
     "FLAMBEAU_DRIVER": "`auto` (default), `cuda` (never falls back) or `virtual`.",
     "FLAMBEAU_EXCHANGE": "Address of the coordinator that pairs the collectives of ranks. `flambeau "
     "launch` sets it.",
@@ -43,6 +44,7 @@ VARIABLES = {
     "FLAMBEAU_GLOO": "`tcp`: the backend gloo never uses MPI.",
     "FLAMBEAU_HUNT_SEED": "Seed of the random programs in Flambeau's own tests.",
     "FLAMBEAU_KERNEL_CACHE": "Folder of compiled kernels of real GPUs.",
+    "FLAMBEAU_LOGS": "`fusion`: print what compiled functions fuse.",
     "FLAMBEAU_PEER_CANARY": "`1` or `0`: force or skip the check of copies between two real GPUs.",
     "FLAMBEAU_RACES": "`off`, `warn` (collect and report) or `error` (raise).",
     "FLAMBEAU_REPORT_FOLDER": "Folder in which child processes leave their races. `flambeau run` sets it.",

@@ -20,6 +20,7 @@ def export_options(options: argparse.Namespace) -> None:
         "FLAMBEAU_RACES": options.races,
         "FLAMBEAU_STRICT": "1" if options.strict else None,
         "FLAMBEAU_FLOAT32_PRECISION": options.float32_precision,
+        "FLAMBEAU_COMPILE": options.compile,
     }
     os.environ.update({name: value for name, value in chosen.items() if value is not None})
     if options.float32_precision is not None:

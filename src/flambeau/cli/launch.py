@@ -39,6 +39,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
         "--races", choices=("off", "warn", "error"), help="look for races in each rank: collect, or raise"
     )
     parser.add_argument(
+        "--compile",
+        choices=("on", "off"),
+        help="off: functions of torch.compile launch each operator by itself, as eager code",
+    )
+    parser.add_argument(
         "--strict",
         action="store_true",
         help="certify nothing that leans on what the host does to pinned memory through views",

@@ -102,6 +102,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=("highest", "high", "medium"),
         help="highest: round no float32 product to TF32; high, medium: round (the default)",
     )
+    parser.add_argument(
+        "--compile",
+        choices=("on", "off"),
+        help="off: functions of torch.compile launch each operator by itself, as eager code",
+    )
     parser.add_argument("--quiet", action="store_true", help="print no report")
     parser.add_argument(
         "--full-traceback", action="store_true", help="show Flambeau's own frames in tracebacks"

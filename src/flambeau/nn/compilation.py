@@ -1,16 +1,18 @@
-"""`torch.compile`: checks its arguments as PyTorch does and returns a callable that runs the Python code eagerly.
+"""`torch.compile`: checks its arguments as PyTorch does and returns a callable that collects launches as it runs.
 
 # Note [Compiled functions run eagerly]
-Problem: Programs call `torch.compile` for speed. Flambeau has no compiler yet.
-Rule: A compiled function calls the function itself, as PyTorch does under `torch.compiler.set_stance("force_eager")`.
-Why: PyTorch documents that stance as one that changes no result, so programs run unmodified.
-Consequences: Every stance runs eagerly. A backend of the program's own is never called. With `fullgraph=True` a
-function that PyTorch could not capture runs. `torch.compiler.is_compiling()` is False.
+Problem: Programs call `torch.compile` for speed, and expect the results of eager code.
+Rule: A compiled function runs its Python code at each call. With the backend "inductor" its launches of pointwise
+operators are collected and issued as fused kernels: see Note [Deferred launches] in runtime/hooks/launch_deferral.py.
+Why: There is nothing to guard and nothing to recompile. Control flow, side effects and errors are those of eager code.
+Consequences: All stances but "force_eager" do this. Other backends run eagerly, and one of the program's own is never
+called. With `fullgraph=True` a function that PyTorch could not capture runs. `torch.compiler.is_compiling()` is False.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import os
 import warnings
@@ -67,7 +69,7 @@ def compile(
     isolate_recompiles: bool = False,
     shapes_spec: Any = None,
 ) -> Any:
-    """Return a callable that runs `model` eagerly; see Note [Compiled functions run eagerly].
+    """Return a callable that runs `model` and fuses its launches; see Note [Compiled functions run eagerly].
 
     Args:
         model: A function, method, module or class. Without it, the result is a decorator.
@@ -163,6 +165,14 @@ class CompileContext:
         _check_callable(fn)
         return self._wrap_function(fn)
 
+    def _collects(self) -> bool:
+        """Return True if calls collect launches. Backends that only PyTorch has, or the program's own, run eagerly."""
+        return (
+            self.backend == "inductor"
+            and _StanceInUse.stance.stance != "force_eager"
+            and (os.environ.get("FLAMBEAU_COMPILE", "on") != "off")
+        )
+
     def _wrap_module(self, module: Module) -> OptimizedModule:
         wrapper = OptimizedModule(module, self)
         wrapper._torchdynamo_orig_callable = module.forward
@@ -183,7 +193,10 @@ class CompileContext:
         def compile_wrapper(*args: Any, **kwargs: Any) -> Any:
             if _StanceInUse.stance.stance not in STANCES:
                 raise RuntimeError(f"invalid torch.compile stance '{_StanceInUse.stance}'")
-            return fn(*args, **kwargs)
+            if not self._collects():
+                return fn(*args, **kwargs)
+            with _load_collecting().collected_launches():
+                return fn(*args, **kwargs)
 
         _mark(compile_wrapper, fn)
         compile_wrapper._torchdynamo_inline = fn  # type: ignore[attr-defined]
@@ -220,7 +233,8 @@ class DisableContext(CompileContext):
 
     def _wrap_function(self, fn: Any) -> Any:
         def run_disabled(*args: Any, **kwargs: Any) -> Any:
-            return fn(*args, **kwargs)
+            with _load_collecting().eager_launches():
+                return fn(*args, **kwargs)
 
         wrapper: Any = functools.wraps(fn)(run_disabled) if self.wrapping else run_disabled
         wrapper._torchdynamo_disable = True
@@ -228,6 +242,11 @@ class DisableContext(CompileContext):
         wrapper._torchdynamo_disable_recursive = self.recursive
         _mark(wrapper, fn)
         return wrapper
+
+
+def _load_collecting() -> Any:
+    """Return the module that collects launches, which programs without compiled functions do not load."""
+    return importlib.import_module("flambeau.tensor.fusion.collecting")
 
 
 def _check_callable(fn: object) -> None:

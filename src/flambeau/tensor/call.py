@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from flambeau.core.callsite import warn_program
@@ -34,7 +35,7 @@ from flambeau.ops.pointwise.pointwise_logic import UNRECORDED
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.devices.library_plans import cache_of
-from flambeau.runtime.hooks import launch_hooks
+from flambeau.runtime.hooks import launch_deferral, launch_hooks
 from flambeau.runtime.streams.stream import Stream
 from flambeau.tape.mode import mode
 from flambeau.tensor import autocast, interception, layouts
@@ -63,6 +64,7 @@ class CallPlan:
 
     __slots__ = (
         "allocate",
+        "alone",
         "context",
         "executable",
         "index",
@@ -89,6 +91,9 @@ class CallPlan:
         self.more_outputs = tuple(more)
         self.nbytes = self.output.nbytes
         self.record_plan: RecordPlan | None = None  # until a call is recorded
+        self.alone: Launch | bool | None = (
+            None  # what `_defer` collects; False: nothing; None: not decided yet
+        )
         inputs = tuple(enumerate(signature.inputs))
         self.tensors = tuple([i for i, x in inputs if isinstance(x, Meta)])
         self.scalars = tuple(
@@ -108,7 +113,7 @@ class CallPlan:
         plan.nbytes = output.nbytes
         plan.more_outputs = outputs[1:]
         plan.launch = launcher(*values)
-        plan.record_plan = None
+        plan.record_plan = plan.alone = None
         return plan
 
 
@@ -127,6 +132,7 @@ _sleep_kernels: dict[device, Executable] = {}
 
 def _flags_changed() -> None:
     global plans, fast_plans, structures
+    launch_deferral.settle("a flag is changed")
     plans, structures = _caches.setdefault(flags.key(), ({}, Structures()))
     fast_plans = _NO_PLANS if autocast.threads or interception.count else plans
 
@@ -240,6 +246,10 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
                 return call(op, args, _params_to_numbers(op, params))
             plan = _plan(op, args, params)
             _keep_plan(key, plan)
+        if launch_deferral.open_regions:
+            deferred = _defer(plan, op, args, params, tracked)
+            if deferred is not None:
+                return deferred
     node = None
     if tracked and mode.recording:
         node = begin_recording(plan.record_plan or _make_record_plan(plan, op, args, params), args)
@@ -261,6 +271,34 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
     if node is not None:
         finish_recording(node, results)
     return tuple(results) if plan.more_outputs else result
+
+
+def _defer(
+    plan: CallPlan, op: Op, args: Sequence[Any], params: tuple[Any, ...], tracked: bool
+) -> Tensor | None:
+    """Return the result of a call that is collected (Note [Deferred launches]); None if it must be launched now.
+
+    Pending launches are issued before that.
+    """
+    collecting: Any = import_module("flambeau.tensor.fusion.collecting")
+    if not collecting.is_collecting():
+        launch_deferral.settle(f"{op.name} is called outside of the compiled function")
+        return None
+    if plan.alone is None:
+        found = signature(op, args, params)
+        launch = Launch(op.kernel, found.outputs, found.inputs, found.params)
+        plan.alone = collecting.can_collect(launch, plan.context) and launch
+    if not isinstance(plan.alone, Launch) or plan.more_outputs:
+        launch_deferral.settle(f"{op.name} cannot be fused")
+        return None
+    node = None
+    if tracked and mode.recording:
+        node = begin_recording(plan.record_plan or _make_record_plan(plan, op, args, params), args)
+    result: Tensor = collecting.collect(plan.alone, plan, args)
+    if node is not None:
+        launch_deferral.note_recording()
+        finish_recording(node, (result,))
+    return result
 
 
 def call_into(
@@ -331,6 +369,7 @@ def _call_into(
     op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...], resize: bool
 ) -> Any:
     """Run the slow path of `call_into`."""
+    launch_deferral.settle(f"{op.name} writes into memory")
     if interception.count:
         result = interception.intercept_into(op, outputs, args, params, resize)
         if result is not NotImplemented:
@@ -465,6 +504,7 @@ def _call_through_temporary(
 
 def empty(meta: Meta) -> Tensor:
     """Return a new tensor of uninitialized memory, on its device's current stream."""
+    launch_deferral.settle("memory is allocated")
     context = system.context_of(meta.device)
     block = context.allocator.allocate(meta.nbytes, current.local.streams[context.index])
     return make_in(block, meta, context)
@@ -512,6 +552,7 @@ def launch_sleep(kernel: Kernel, where: device, cycles: int) -> None:
         exe = _sleep_kernels[context.device] = context.driver.load(
             Launch(kernel, (), (int64,)), context.driver_index
         )
+    launch_deferral.settle("a kernel spends time")
     stream = current.local.streams[context.index]
     _launcher(context.driver, exe)((), (cycles,), stream.handle)
     stream.queue.busy = True

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 from flambeau.core.device import device
 from flambeau.driver.api import HostMemory
 from flambeau.runtime import system
 from flambeau.runtime.context import Block, Context
+from flambeau.runtime.hooks import launch_deferral
 from flambeau.runtime.memory.pinned import PinnedBlock
 from flambeau.tape.mode import mode, shared_mode
 
@@ -61,6 +62,7 @@ class Storage:
 
     def expose(self) -> None:
         """Record that the program learns the storage's address."""
+        launch_deferral.settle("the program reads an address")
         self.share()
         if self.block is None and self.context is system.host:
             self.context.driver.host_export(self.ptr, self.nbytes, "data_ptr()", None)
@@ -77,6 +79,54 @@ class Storage:
         """Record that an asynchronous copy on `stream` uses the CPU storage's bytes from `ptr` on."""
         if self.block is None:  # else it is the CPU allocator's: pageable, and the copy over
             system.pinned().record_use_at(ptr, stream)
+
+
+class DeferredStorage(Storage):
+    """The storage of a result that a pending launch will write. It has no address before that.
+
+    Its slots `ptr` and `block` are empty, as is `ptr` of its tensor: reading one issues the pending launches.
+
+    Attributes:
+        call: The pending call that computes the result; None once it is issued.
+    """
+
+    __slots__ = ("call",)
+
+    call: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("ptr", "block") and self.call is not None:
+            self.call.issue(self)
+            return getattr(self, name)
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    def receive(self, block: Block) -> None:
+        """Take the memory that the launch writes."""
+        self.block = block
+        self.ptr = block.ptr
+        self.call = None
+
+    def __del__(self) -> None:
+        if self.call is None:
+            super().__del__()
+
+
+def defer_storage(call: Any, nbytes: int, context: Context, stream: int) -> DeferredStorage:
+    """Return the storage of a pending call's result, which will be allocated on `stream`."""
+    memory: DeferredStorage = object.__new__(DeferredStorage)
+    memory.call = call
+    memory.nbytes = nbytes
+    memory.context = context
+    memory.stream = stream
+    memory.owner = None
+    memory.pinned = False
+    memory.version = 0 if not shared_mode.inference_blocks else first_version()
+    return memory
+
+
+def is_pending(memory: Storage) -> TypeGuard[DeferredStorage]:
+    """Return True if a pending launch will write the storage, which has no address."""
+    return memory.__class__ is DeferredStorage and memory.call is not None
 
 
 INFERENCE_VERSION = -(1 << 62)  # however often such a storage is written, its count stays negative

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from flambeau.core.device import CPU
 from flambeau.core.meta import Meta, ShortMeta
 from flambeau.runtime import current
+from flambeau.runtime.hooks import launch_deferral
 from flambeau.tensor.autograd.saved import SavedTensor
 from flambeau.tensor.storage import ForeignStorage, PinnedStorage, Storage
 from flambeau.tensor.tensor import Tensor
@@ -26,6 +27,7 @@ def holders(row: Tensor) -> tuple[Sequence[Tensor | SavedTensor], bool]:
     """Return all tensors that cache the address of a tensor's storage, and whether other objects refer to the
     storage.
     """
+    launch_deferral.settle("a storage is resized")
     if sys.getrefcount(row.memory) == 2 + (row.counter is row.memory):
         return [row], False
     frozen = gc.get_freeze_count()  # of these the collector tells nothing

@@ -11,7 +11,7 @@ from flambeau.core.names import absence
 from flambeau.runtime.context import Block, Context
 from flambeau.tape.mode import shared_mode
 from flambeau.tape.node import Node
-from flambeau.tensor.storage import Storage, first_version
+from flambeau.tensor.storage import DeferredStorage, Storage, first_version
 
 
 class Counter(Protocol):
@@ -101,7 +101,12 @@ class Tensor(TensorMethods):
     if not TYPE_CHECKING:  # a type checker would accept every name
 
         def __getattr__(self, name: str) -> Any:
-            """Raise for absent names, and for properties that raise AttributeError: these say why themselves."""
+            """Return the address of a deferred result. Raise for absent names, and for properties that raise
+            AttributeError: these say why themselves.
+            """
+            if name == "ptr" and self.memory.__class__ is DeferredStorage:
+                self.ptr = ptr = self.memory.ptr
+                return ptr
             there = getattr(type(self), name, None)
             if isinstance(there, property) and there.fget is not None:
                 return there.fget(self)
@@ -161,6 +166,15 @@ def as_type(t: Tensor, kind: type[Any]) -> Any:
     self = new_object(kind)
     self.meta, self.memory, self.ptr = t.meta, t.memory, t.ptr
     self.counter, self.history = t.counter, t.history
+    return self
+
+
+def make_deferred(memory: DeferredStorage, meta: Meta) -> Tensor:
+    """Return the tensor of a pending call's result: its slot `ptr` stays empty until something reads it."""
+    self = new_object(Tensor)
+    self.meta = meta
+    self.memory = self.counter = memory
+    self.history = None
     return self
 
 

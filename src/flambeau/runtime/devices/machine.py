@@ -18,6 +18,7 @@ from flambeau.runtime import current
 from flambeau.runtime.context import Context
 from flambeau.runtime.devices import configuration
 from flambeau.runtime.devices.configuration import Settings
+from flambeau.runtime.hooks import launch_deferral
 from flambeau.runtime.hooks.host_work import Charge
 from flambeau.runtime.memory.allocator import CachingAllocator
 from flambeau.runtime.memory.allocator_config import from_environment
@@ -112,6 +113,7 @@ class Machine:
 
     def leave(self) -> None:
         """Suspend the machine: its objects raise until `resume`."""
+        launch_deferral.settle("other devices are opened")
         self._metas = set_aside()
         for context in self.contexts:
             context.rest(errors.MACHINE_CLOSED)
@@ -127,6 +129,7 @@ class Machine:
         """Finish all work and free everything. Returns the errors of work that no call has reported."""
         if self.closed:
             return []
+        launch_deferral.settle("the devices are closed")
         self.closed = True
         # also after an interrupt, or an observer's warning that is turned into an error
         with ExitStack() as then:

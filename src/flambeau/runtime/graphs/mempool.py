@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau.core.names import not_copied
 from flambeau.runtime import current
 from flambeau.runtime.context import Context
+from flambeau.runtime.hooks import launch_deferral
 from flambeau.runtime.memory.allocator import CachingAllocator
 from flambeau.runtime.memory.private_pool import NOBODY, PoolId, PrivatePool, as_id
 from flambeau.runtime.memory.resources import Resource, as_resource
@@ -121,10 +122,14 @@ def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
     index = current.local.device if device is None else current.index_of(device, optional=True)
     context = current.context_at(index)
     allocator: Any = context.allocator
+    launch_deferral.settle("a memory pool is entered")
     before = allocator.route(pool.part_of(context))
     pool._uses += 1
     try:
-        yield
+        try:
+            yield
+        finally:
+            launch_deferral.settle("a memory pool is left")
     finally:
         pool._uses -= 1
         if not context.closed:

@@ -8,6 +8,7 @@ from typing import Any
 
 from flambeau.core.layout import contiguous_strides, is_dense
 from flambeau.core.meta import Meta
+from flambeau.runtime.hooks import launch_deferral
 from flambeau.tape.node import Leaf
 from flambeau.tensor import dispatch, interception
 from flambeau.tensor.tensor import AutogradMeta, Tensor
@@ -65,6 +66,9 @@ def _steal_or_copy(grad: Any, meta: Meta, references: int) -> Any:
         return grad if unshared and getrefcount(grad.memory.values.memory) <= _HOLDERS else grad.clone()
     if meta.sparse:
         return grad.clone()
+    launch_deferral.settle(
+        "a leaf takes its gradient"
+    )  # pending launches would count as holders of the memory
     wanted = _strides_of_gradient(meta)
     fits = grad.meta.strides == wanted
     unshared = getrefcount(grad) <= _REFERENCES + references and getrefcount(grad.memory) <= _HOLDERS

@@ -9,14 +9,15 @@ raises.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from flambeau.core.dtype import FLOATING
 from flambeau.core.meta import Meta
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Edge, Leaf, Node
 from flambeau.tensor import dispatch, interception
-from flambeau.tensor.storage import Storage
-from flambeau.tensor.tensor import AutogradMeta, Counter, Tensor, make, new_object
+from flambeau.tensor.storage import Storage, is_pending
+from flambeau.tensor.tensor import AutogradMeta, Counter, Tensor, make, make_deferred, new_object
 
 
 class SavedTensor:
@@ -38,6 +39,12 @@ class SavedTensor:
     ptr: int
     version: int
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "ptr":
+            self.ptr: int = self.memory.ptr  # of a result that was pending when it was saved
+            return self.ptr
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
     def unpack(self, node: Node | None) -> Tensor:
         """Return the saved tensor. Raises RuntimeError if it was changed in place since."""
         t = self.unpack_detached(node)
@@ -54,7 +61,10 @@ class SavedTensor:
         """Return the saved tensor without its history."""
         if self.counter.version != self.version:
             raise RuntimeError(_describe_change(self, self.source(node), self.index))
-        t = make(self.meta, self.memory, self.ptr)
+        if is_pending(self.memory):
+            t = make_deferred(self.memory, self.meta)
+        else:
+            t = make(self.meta, self.memory, self.ptr)
         t.counter = self.counter
         if interception.count and self.node is None and self.index >= 0 and dispatch.is_shown():
             return dispatch.show("detach", t)
@@ -130,7 +140,9 @@ def save(t: Tensor, edge: Edge = None, own: int = -1) -> SavedTensor:
         saved: SavedTensor = PackedTensor(t, own >= 0)
     else:
         saved = new_object(SavedTensor)
-        saved.meta, saved.memory, saved.ptr = t.meta, memory, t.ptr
+        saved.meta, saved.memory = t.meta, memory
+        if not is_pending(memory):
+            saved.ptr = t.ptr
         saved.counter = counter = t.counter
         saved.version = counter.version
     saved.node, saved.index = (None, own) if edge is None else edge

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 from flambeau.core.callsite import warn_program
@@ -12,6 +13,7 @@ from flambeau.core.errors import NotSupportedError, argument_type
 from flambeau.core.handle import RemovableHandle
 from flambeau.core.meta import Meta
 from flambeau.ops.linalg.matmul import c_name
+from flambeau.runtime.hooks import launch_deferral
 from flambeau.tape import engine
 from flambeau.tape.function_base import engine_node
 from flambeau.tape.mode import mode
@@ -315,9 +317,17 @@ def run_backward(
     for t in inputs or ():
         retain_grad(t)
     places = None if inputs is None else [_place(t) for t in inputs]
-    engine.run_backward(
-        roots, bool(create_graph if retain_graph is None else retain_graph), create_graph, places
-    )
+    _run_engine(roots, bool(create_graph if retain_graph is None else retain_graph), create_graph, places)
+
+
+def _run_engine(
+    roots: Any, keep: bool, create_graph: bool, places: Any, accumulate: bool = True
+) -> list[Any]:
+    """Run backward. After a compiled function recorded calls for it, launches of backward are collected as well."""
+    if not launch_deferral.has_recorded:
+        return engine.run_backward(roots, keep, create_graph, places, accumulate)
+    with import_module("flambeau.tensor.fusion.collecting").collected_launches():
+        return engine.run_backward(roots, keep, create_graph, places, accumulate)
 
 
 def run_grad(
@@ -340,7 +350,7 @@ def run_grad(
     roots = _roots(as_tuple(outputs), grad_outputs, create_graph)
     places = [_place(t) for t in wanted]
     keep = create_graph if retain_graph is None else bool(retain_graph)
-    found = engine.run_backward(roots, keep, create_graph, places, accumulate=False)
+    found = _run_engine(roots, keep, create_graph, places, accumulate=False)
     if materialize_grads:
         return tuple([_zeros_like(t) if g is None else g for t, g in zip(wanted, found, strict=True)])
     if not allow_unused and None in (unused := [None if g is None else i for i, g in enumerate(found)]):

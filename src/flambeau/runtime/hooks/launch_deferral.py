@@ -1,0 +1,68 @@
+"""Launches that were called for and not issued yet. Owner of that state.
+
+# Note [Deferred launches]
+Problem: Inside of a compiled function, pointwise calls are collected to be issued as one kernel. What the program can
+observe must be as if each had been launched at its call.
+Rule: At most one group is pending in the process. Whatever depends on the order of work, or on memory, calls `settle`
+first, which issues the group. Results of pending calls have no address: reading it issues the group as well (see
+`DeferredStorage`).
+Consequences: Code that makes driver calls need not know of this: while a region is open, the contexts' drivers are
+`SettlingDriver`s. Only what changes memory without a driver call names `settle`.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+
+
+class PendingLaunches(Protocol):
+    """A group of launches that were called for and not issued."""
+
+    def issue(self, why: str, /) -> None:
+        """Issue the launches. `why` is what needs them, for logs."""
+
+
+class _Regions(threading.local):
+    """Compiled functions that run in one thread, one inside of the other."""
+
+    depth = 0
+
+
+local = _Regions()
+open_regions = 0  # compiled functions that run, of all threads
+pending: PendingLaunches | None = None
+has_recorded = False  # a compiled function recorded calls for backward, which then collects launches as well
+lock = threading.RLock()
+
+
+def settle(why: str) -> None:
+    """Issue the pending launches, if there are any.
+
+    Args:
+        why: What needs them, for logs.
+    """
+    if pending is not None:
+        with lock:
+            if pending is not None:
+                pending.issue(why)
+
+
+def add_region(change: int) -> None:
+    """Count a compiled function that begins (1) or ends (-1) in this thread."""
+    global open_regions
+    with lock:
+        open_regions += change
+    local.depth += change
+
+
+def replace(group: PendingLaunches | None) -> None:
+    """Make a group the pending one, or none."""
+    global pending
+    pending = group
+
+
+def note_recording(happened: bool = True) -> None:
+    """Let later backward passes collect launches, or no longer."""
+    global has_recorded
+    has_recorded = happened

@@ -1,0 +1,1 @@
+"""Deferred launches of pointwise operators, issued as fused kernels: the default mode of `torch.compile`."""
