@@ -110,6 +110,19 @@ CASES = {
         """,
         "t.record_stream(torch.cuda.current_stream())",
     ),
+    "freed memory that backward reads": (
+        """
+        side, w = torch.cuda.Stream(), torch.ones(1024, device="cuda", requires_grad=True)
+        torch.cuda.synchronize()
+        for i in range(4):
+            with torch.cuda.stream(side):
+                batch = torch.full((1024,), float(i), device="cuda")  # here
+            torch.cuda.current_stream().wait_stream(side)
+            loss = (w * batch).sum()
+            loss.backward()
+        """,
+        "side.wait_stream(torch.cuda.default_stream(0))",
+    ),
     "freed memory without a name": (
         """
         side = torch.cuda.Stream()

@@ -9,6 +9,8 @@ from flambeau.core.callsite import Site
 from flambeau.observe.reporting.names import root_of, target_of
 from flambeau.observe.reporting.spots import SourceSpot, is_simple, spot_of
 
+_INDIRECT = {"backward", "grad", "step", "replay"}
+
 
 def tensor_name(spot: SourceSpot, site: Site, operand: int, allocated: Site | None) -> str | None:
     """Return the expression of an operand of the operation at a spot, if it has that value before the
@@ -27,11 +29,18 @@ def tensor_name(spot: SourceSpot, site: Site, operand: int, allocated: Site | No
     target = target_of(creation) if creation is not None else None
     if target in names:
         found = target
+    elif _runs_other_operations(spot.node):
+        return None
     elif len(names) == 1 or operand < len(names):
         found = names[0 if len(names) == 1 else operand]
     else:
         return None
     return found if found is not None and spot.is_bound(root_of(found), site[0]) else None
+
+
+def _runs_other_operations(node: ast.AST) -> bool:
+    """Return True for `loss.backward()` and the like: the tensors that they use are not those that they name."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _INDIRECT
 
 
 def _operands(node: ast.AST) -> Iterator[ast.expr]:
