@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +24,22 @@ EXAMPLES = [
 def test_an_example_runs(page: str, example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FLAMBEAU_VIRTUAL_DEVICES", "2")
-    exec(compile(example, f"{page}.md", "exec"), {"__name__": page})
+    namespace = {"__name__": page}
+    exec(compile(example, f"{page}.md", "exec"), namespace)
+    namespace.clear()  # the example's tensors end with it
+    gc.collect()
+
+
+def test_a_notebook_names_flambeau_torch() -> None:
+    text = (ROOT / "docs" / "notebooks.md").read_text("utf-8")
+    (block,) = [
+        block
+        for block in re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S)
+        if "sys.modules" in block
+    ]
+    print_names = "print(nn.Linear is flambeau.nn.Linear, DataLoader is flambeau.utils.data.DataLoader)"
+    command = [sys.executable, "-c", f"{block}\n{print_names}"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True True\n"
 
 
 def test_most_pages_have_an_example() -> None:
