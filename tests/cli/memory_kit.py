@@ -34,7 +34,7 @@ def stack_of(found: dict[str, Any], number: int) -> list[str]:
 
 def in_browser(page: Path, script: str, width: int = 1280) -> list[str]:
     """What a script at the page's end finds: the words of its `told`, which it leaves in the title."""
-    script = f'<script>{script}; document.title = told.join("|"); $("data").remove();</script></body>'
+    script = f'<script>{script}; document.title = told.join("|"); document.querySelector(".data").remove();</script></body>'
     page.write_text(page.read_text().replace("</body>", script))
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900"]
     command += ["--dump-dom", f"file://{page}"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from memory_kit import needs_chromium
 
-from flambeau.cli.output import memory_page, trace_page
+from flambeau.cli.output import memory_page, page_data, trace_page
 from flambeau.observe.tracing.trace import TraceData, TraceLane, TraceSlice
 
 STACK = [{"filename": "train.py", "line": 3, "name": "step"}]
@@ -30,6 +30,41 @@ def memory() -> str:
     return memory_page.page({"segments": [segment | {"blocks": [block]}], "device_traces": [trace]}, "train")
 
 
+def title_of(page: Path, dark: bool = False) -> tuple[str, str]:
+    """Return the title that a page ends with, and what the browser logged."""
+    command = [
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--dump-dom",
+        "--enable-logging=stderr",
+    ]
+    command += [f"--blink-settings=preferredColorScheme={0 if dark else 1}", f"file://{page}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return done.stdout.partition("<title>")[2].partition("</title>")[0], done.stderr
+
+
+@needs_chromium
+def test_a_page_of_much_data_shows_progress_while_it_loads(tmp_path: Path) -> None:
+    """Each part of the data moves a bar; the bar is gone when the page is complete."""
+    bar, data = page_data.progress_and_data({"text": "</script><!--<script>" * 200_000})
+    parts = data.count('class="data"')
+    assert (
+        parts > 4 and f'max="{parts}"' in bar and "</script><!--" not in data.replace("</script><script>", "")
+    )
+    watched = data.replace(".value = ", ".value = told[told.length] = ")
+    script = """document.title = told.join() + "|" + JSON.parse(Array.from(document.getElementsByClassName("data"),
+        part => part.textContent).join("")).text.length;"""
+    page = tmp_path / "page.html"
+    page.write_text(
+        f"<!DOCTYPE html><body>{bar}<script>const told = [];</script>{watched}<script>{script}</script>"
+    )
+    assert title_of(page)[0] == f"{','.join(str(n + 1) for n in range(parts))}|{21 * 200_000}"
+    for text in (timeline(), memory()):
+        assert "loading" not in text.partition("<script")[0]
+
+
 @needs_chromium
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("make", [timeline, memory], ids=["timeline", "memory"])
@@ -47,17 +82,7 @@ def test_a_page_fits_every_width(make: object, dark: bool, tmp_path: Path) -> No
     outer.write_text(
         f"<!DOCTYPE html><script>onmessage = e => {{ document.title += e.data + '|'; }};</script><body>{frames}"
     )
-    command = [
-        "chromium",
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--dump-dom",
-        "--enable-logging=stderr",
-    ]
-    command += [f"--blink-settings=preferredColorScheme={0 if dark else 1}", f"file://{outer}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    title = done.stdout.partition("<title>")[2].partition("</title>")[0]
+    title, log = title_of(outer, dark)
     color = "rgb(15, 19, 26)" if dark else "rgb(245, 246, 249)"
     assert sorted(title.strip("|").split("|")) == sorted(f"{width};0;{color}" for width in (390, 800, 1600))
-    assert "CONSOLE" not in done.stderr, done.stderr
+    assert "CONSOLE" not in log, log

@@ -50,7 +50,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def data_of(page: Path) -> dict:
-    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', page.read_text(), re.S)
+    found = re.search(r'<script class="data" type="application/json">(.*?)</script>', page.read_text(), re.S)
     assert found
     return json.loads(found[1])
 
@@ -157,7 +157,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 KIT = """
 const results = [], near = (a, b) => Math.abs(a - b) < 1.5;
-window.onerror = text => { document.title = "error: " + text; $("data").remove(); };
+window.onerror = text => { document.title = "error: " + text; document.querySelector(".data").remove(); };
 function check(name, ok) { if (!ok) results.push(name); }
 function mouse(type, i, more) {  // at the middle of a slice
   const r = stage.getBoundingClientRect();
@@ -172,7 +172,7 @@ function pixels(x, y, w, h) {
 }
 function rgb(name) { const c = colors[name]; return parseInt(c.slice(1), 16); }
 const named = (name, kind) => { for (let i = 0; i < count; i++) if (nameOf(i) === name && kindOf(i) === kind) return i; return -1; };
-function finish() { document.title = results.length ? "failed: " + results.join("; ") : "passed"; $("data").remove(); }
+function finish() { document.title = results.length ? "failed: " + results.join("; ") : "passed"; document.querySelector(".data").remove(); }
 """
 
 

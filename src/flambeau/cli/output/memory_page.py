@@ -7,7 +7,6 @@ a million events, so it is worked on in columns, and the page gets columns.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -16,6 +15,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from flambeau.cli.output.page_data import progress_and_data
 
 _MOST_LIVES = 400_000  # rectangles in the picture; the smallest are left out, and the page says so
 _MOST_SPANS = 50_000
@@ -31,8 +32,11 @@ Array = np.ndarray[Any, Any]
 def page(snapshot: dict[str, Any], name: str) -> str:
     """Return the whole HTML page."""
     template = files("flambeau.cli").joinpath("pages/memory.html").read_text(encoding="utf-8")
-    data = json.dumps(picture(snapshot), separators=(",", ":")).replace("</", "<\\/")
-    return template.replace("{{NAME}}", escape(name)).replace("{{DATA}}", data)
+    progress, data = progress_and_data(picture(snapshot))
+    before, rest = (
+        template.replace("{{NAME}}", escape(name)).replace("{{PROGRESS}}", progress).split("{{DATA}}")
+    )
+    return f"{before}{data}{rest}"
 
 
 def picture(snapshot: dict[str, Any]) -> dict[str, Any]:

@@ -5,12 +5,12 @@ Columns of numbers and tables of texts go to the page; what is drawn of them is 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
 
+from flambeau.cli.output.page_data import progress_and_data
 from flambeau.core.callsite import Site, place, source
 from flambeau.observe.reports import Race, RaceAccess
 from flambeau.observe.tracing.range_recorder import AnnotatedRange
@@ -25,11 +25,12 @@ def page(trace: TraceData, program: str) -> str:
     """Return the whole HTML page."""
     folder = files("flambeau.cli").joinpath("pages")
     text = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in (*_SCRIPTS, "trace.css")}
-    data = json.dumps(picture(trace, program), separators=(",", ":")).replace("</", "<\\/")
+    progress, data = progress_and_data(picture(trace, program))
     parts = {
         "NAME": escape(program),
         "STYLE": text["trace.css"],
         "SCRIPT": "\n".join([text[name] for name in _SCRIPTS]),
+        "PROGRESS": progress,
         "DATA": data,
     }
     pieces = folder.joinpath("trace.html").read_text(encoding="utf-8").split("{{")

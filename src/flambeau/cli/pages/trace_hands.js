@@ -274,3 +274,4 @@ function showPath() {
 window.onresize = () => { backdrop = null; redraw(); };
 if (window.matchMedia("(prefers-color-scheme: dark)").matches) document.documentElement.classList.add("dark");
 palette(); showFigures(); showKeys(); showRaces(); showTable(); showPath(); fitAll();
+$("loading")?.remove();

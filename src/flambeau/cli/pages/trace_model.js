@@ -1,7 +1,7 @@
 "use strict";
 // What the page holds: slices as columns, the rows that they lie in, who waits for whom, what a search finds.
 const $ = id => document.getElementById(id);
-const data = JSON.parse($("data").textContent);
+const data = JSON.parse(Array.from(document.getElementsByClassName("data"), part => part.textContent).join(""));
 const columns = data.slices, count = columns.lane.length;
 const begin = new Float64Array(count), end = new Float64Array(count);
 for (let i = 0, at = 0; i < count; i++) { at += columns.begin[i]; begin[i] = at; end[i] = at + columns.length[i]; }
