@@ -19,6 +19,10 @@ if not _sys.platform.startswith(("linux", "darwin")) or _os.uname().machine not 
         f"Flambeau runs on Linux (x86-64, aarch64) and on macOS, not on {_here}: its memory is mapped as there"
     )
 
+# pytest loads the package of a plugin through its hook for assertions, which would parse each module of ours.
+if hasattr(__loader__, "_must_rewrite"):
+    __loader__._must_rewrite.discard("flambeau")
+
 from flambeau import _ops, autograd, backends, cuda, fft, linalg, nn, random, special, version
 from flambeau.autograd.anomaly_mode import is_anomaly_check_nan_enabled, is_anomaly_enabled
 from flambeau.autograd.grad_mode import (

@@ -39,7 +39,7 @@ REFUSED = ("the derivative for", "The derivative of linalg.qr", "not differentia
 EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
 LARGEST = 300  # elements of an input: differences are taken one by one
 ONCE, TWICE = (
-    (math.inf, LARGEST) if EXHAUSTIVE else (90, 40)
+    (math.inf, LARGEST) if EXHAUSTIVE else (60, 24)
 )  # elements of all, by order, unless it is the smallest
 
 

@@ -13,6 +13,7 @@ from cli_kit import environment, program
 
 import flambeau as torch
 from flambeau.cli import explore, progress
+from flambeau.cli.main import main
 from flambeau.testing.exploration import Exploration
 from flambeau.testing.outcome import Outcome
 
@@ -283,9 +284,10 @@ def test_a_time_budget_is_taken_and_may_stand_last(folder):
 
 
 @pytest.mark.parametrize("text", ["0s", "5 minutes", "-3s", "s", "1d", ""])
-def test_what_is_no_duration_is_refused(folder, text):
-    done = flambeau(folder, "explore", f"--time={text}", "helper.py")
-    assert done.returncode == 2 and "is not a duration; write 60s, 5m or 1h" in done.stderr
+def test_what_is_no_duration_is_refused(text, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["explore", f"--time={text}", "helper.py"])
+    assert end.value.code == 2 and "is not a duration; write 60s, 5m or 1h" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("1.5s", 1.5), ("5m", 300), ("1h", 3600)])

@@ -60,6 +60,7 @@ def test_there_are_gpus_while_tests_are_collected_and_for_a_sessions_fixtures(tm
         @needs_two
         def test_name(name):
             assert name == torch.cuda.get_device_name(1) and "H100" in name
+            assert "pytest" not in type(torch.cuda.__loader__).__module__  # which would parse the whole package
     """
     program(tmp_path, text, "test_it.py")
     status, text = run(tmp_path, "--virtual-gpus=2", "--gpu-profile=h100", "--gpu-schedules=3")

@@ -25,6 +25,19 @@ def thawed() -> Iterator[None]:
     gc.freeze()
 
 
+@pytest.mark.parametrize("fill", [
+    lambda out: torch.exp(torch.ones(3), out=out),
+    lambda out: torch.add(torch.ones(3), torch.ones(3), out=out),
+    lambda out: torch.frexp(torch.ones(3), out=(out, torch.empty(0, dtype=torch.int32))),
+    lambda out: out.resize_(3),
+])  # fmt: skip
+def test_a_tensor_of_its_own_memory_grows_without_a_search_for_others(fill: Any, monkeypatch: Any) -> None:
+    out, searches = torch.empty(0), []
+    monkeypatch.setattr(gc, "get_referrers", lambda *of: searches.append(of) or [])
+    fill(out)
+    assert out.shape == (3,) and not searches
+
+
 @pytest.fixture(params=["cpu", "cuda", "pinned"])
 def where(request: pytest.FixtureRequest) -> Iterator[str]:
     with torch.virtual(devices=2):

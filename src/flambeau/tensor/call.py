@@ -319,17 +319,20 @@ def call_into(
     target = outputs[0]
     memory = target.memory
     if target.history is not None or memory.version < 0 or len(outputs) != 1:
+        del memory  # a reference more, and a resize would look for tensors that share it
         return _call_into(op, outputs, args, params, resize)
     metas: list[Any] = []
     for a in args:
         if isinstance(a, Tensor):
             if a.history is not None or (a.memory is memory and a is not target):
+                del memory
                 return _call_into(op, outputs, args, params, resize)
             metas.append(a.meta)
         else:
             metas.append(a.__class__)
     plan = fast_plans.get((op, params, *metas, target.meta, "into"))
     if plan is None:
+        del memory
         return _call_into(op, outputs, args, params, resize)
     stream = current.local.streams[plan.index]
     if memory.stream != stream.handle:
@@ -353,6 +356,7 @@ def binary_into(op: Op, target: Tensor, a: Tensor, b: Tensor, resize: bool) -> A
         or (first is memory and a is not target)
         or (second is memory and b is not target)
     ):
+        del memory, first, second
         return _call_into(op, (target,), (a, b), (), resize)
     stream = current.local.streams[plan.index]
     handle = stream.handle
