@@ -105,6 +105,12 @@ def check_virtual(setting: str, value: object) -> None:
     import_module("flambeau.driver.virtual.driver").CHECKS[setting](value)
 
 
+def virtual_models() -> list[str]:
+    """Return the names of the built-in profiles of single nodes, without aliases."""
+    profile = import_module("flambeau.driver.virtual.profile")
+    return [name for name in profile.profile_names() if profile.load_profile(name).cluster is None]
+
+
 def go_on(other: Awaited | None = None) -> None:
     """Let virtual GPUs progress while the host waits for another process.
 
