@@ -71,6 +71,7 @@ docs: $(VENV)/ready-test
 	$(BIN)/python -m flambeau.testing.contents_page tests/goldens/torch_modules.txt > docs/contents.md
 	$(BIN)/python -m flambeau.testing.coverage_page tests/goldens/cuda_names.txt > docs/coverage.md
 	$(BIN)/python -m flambeau.testing.performance_page bench/results > docs/performance.md
+	$(BIN)/python -m bench.accuracy page
 	$(BIN)/python -m streambugs --page > docs/streambugs.md
 	$(BIN)/python -m ecosystem.page > docs/ecosystem.md
 	$(BIN)/python tools/stubs.py

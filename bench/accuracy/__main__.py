@@ -2,6 +2,7 @@
 
     python -m bench.accuracy measure FILE        # on a machine with a GPU and PyTorch: writes the measurements
     python -m bench.accuracy compare FILE        # anywhere: the same workloads on a virtual GPU, worst rows last
+    python -m bench.accuracy page                # anywhere: writes docs/accuracy.md about a held-out file
 
 Each family's workloads are drawn by the seed in the file. Every second one, by a fixed random split, is for fitting
 the cost model; the others are held out, and the table is about them unless `--part` says otherwise. A file of a seed
@@ -22,12 +23,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.accuracy import kernels, programs
+from bench.accuracy import kernels, page, programs
 from bench.accuracy.kernels import Family, Params
 from bench.accuracy.measure import measure
 
 FAMILIES = {family.name: family for family in (*kernels.FAMILIES, *programs.FAMILIES)}
 SEED = 26
+RESULTS = Path(__file__).parents[1] / "results" / "accuracy"
+HELD_OUT = RESULTS / "h100_seed_27.json"
+SIMULATED = RESULTS / "h100_seed_27_simulated.json"
 PARTS = {"held-out": (True,), "fitting": (False,), "all": (False, True)}  # values of a workload's `held`
 
 
@@ -103,6 +107,25 @@ def compare(path: Path, profile: str, part: str, only: str) -> None:
         print(f"{ratio:8.2f}  {times}  {family.name} {row['params']}")
 
 
+def write_page(path: Path, profile: str) -> None:
+    """Simulate all workloads of a file, keep the times beside the measured ones, and write the page."""
+    measured = json.loads(path.read_text())
+    rows = []
+    for row in measured["workloads"]:
+        if "error" not in row:
+            family = FAMILIES[row["family"]]
+            found = simulate(family, row["params"], profile)
+            rows.append({
+                "family": family.name, "kind": family.kind, "params": row["params"],
+                "real": {"ns": round(row["ns"]), "peak": row["peak"]},
+                "simulated": {"ns": round(found["ns"]), "peak": found["peak"]},
+            })  # fmt: skip
+    data = {key: measured[key] for key in ("machine", "date", "software", "seed")} | {"profile": profile}
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    SIMULATED.write_text(f'{json.dumps(data)[:-1]}, "rows": [\n{lines}\n]}}\n')
+    page.write_page(data | {"rows": rows}, RESULTS.parents[2] / "docs")
+
+
 def print_row(name: str, rows: Sequence[Any]) -> None:
     if not rows:
         return
@@ -120,8 +143,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("measure", "compare"))
-    parser.add_argument("file", type=Path)
+    parser.add_argument("command", choices=("measure", "compare", "page"))
+    parser.add_argument("file", type=Path, nargs="?", default=HELD_OUT)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--limit", type=float, default=300, help="seconds")
@@ -133,6 +156,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.command == "measure":
         run_real(given.file, given.seed, given.rounds, given.limit)
+    elif given.command == "page":
+        write_page(given.file, given.profile)
     else:
         compare(given.file, given.profile, given.part, given.only)
 
