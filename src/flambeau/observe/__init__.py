@@ -1,8 +1,9 @@
 """Observers: drivers that wrap a driver. They detect races, record timelines and inject faults.
 
-races holds the race detector's drivers and detector its state; order, clocks and threads define
-happens-before; accesses and lifetimes are its shadow memory; findings and reports are its results. The
-folders hold its larger parts and the tracer. Modules are imported at their first use.
+races holds the race detector's drivers, command_checks their checks and detector its state; order, clocks
+and threads define happens-before; accesses and lifetimes are its shadow memory; graph_launches has captured
+memory; findings and reports are its results. The folders hold its larger parts and the tracer. Modules are
+imported at their first use.
 """
 
 from importlib import import_module

@@ -69,7 +69,7 @@ class Tape:
             if probe is not None:
                 probe.add(access)
             if pinned is not None:
-                detector.use_pinned(pinned, handles[stream])
+                detector.host.add_command(pinned, handles[stream])
 
         self._steps.append(play)
 
@@ -103,12 +103,12 @@ class Tape:
             if joined not in self._lanes:
                 self._lanes[joined] = next(_keys)
                 detector.add_lane(self._lanes[joined], lane)
-        detector.check_lent(self._lent, site)
+        detector.graphs.check_lent(self._lent, site)
         detector.wait(stream, self._last, site)
         handles = {**self._lanes, self.origin: stream}
         begin = detector.number
         try:
-            with detector.launching(self._last, stream, site):
+            with detector.graphs.launching(self._last, stream, site):
                 for step in self._steps:
                     step(detector, handles)
         except RaceError:
@@ -121,7 +121,7 @@ class Tape:
         """Release what the detector keeps for a destroyed graph."""
         for lane in self._lanes.values():
             detector.remove_stream(lane)
-        detector.forget_launch(self._last)
+        detector.graphs.forget(self._last)
         for event in (self._last, *self._events.values()):
             detector.forget_event(event)
 

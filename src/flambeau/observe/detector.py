@@ -5,50 +5,36 @@ It owns all race clocks. See Note [Clocks] and Note [Cells]; docs/determinism.md
 
 from __future__ import annotations
 
-import itertools
-import threading
-from bisect import bisect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from flambeau.core.callsite import Site, caller, place
 from flambeau.observe.accesses import (
-    NOWHERE,
     Cell,
     Command,
     Footprint,
     FreedUse,
-    Operation,
     ShadowBlock,
     clear_covered,
 )
-from flambeau.observe.clocks import NOTHING, Clock, LogicalThread, Reached, without
+from flambeau.observe.clocks import NOTHING, Clock, LogicalThread, Reached
 from flambeau.observe.findings import Findings, Key
+from flambeau.observe.graph_launches import GraphLaunches
 from flambeau.observe.indexed.candidates import Circumstances
 from flambeau.observe.indexed.deferred import Deferred
 from flambeau.observe.indexed.partial import Operand, PartialAccess
-from flambeau.observe.layouts import Extent, overlap, span_of
 from flambeau.observe.lifetimes import Lifetimes
-from flambeau.observe.pinned.lines import view_name
-from flambeau.observe.pinned.memory import Export, PinnedMemory, PinnedUse, Window
+from flambeau.observe.pinned.host_accesses import HostAccesses
+from flambeau.observe.pinned.memory import PinnedMemory
 from flambeau.observe.race_builder import (
     READ,
     READ_WRITE,
     WRITE,
-    GraphLaunch,
-    access_of,
     build_race,
     line_at,
-    shape_of,
-    synchronize_fix,
 )
-from flambeau.observe.reporting.fixes import Proposer, Select
-from flambeau.observe.reporting.operators import public_name, repetition
-from flambeau.observe.reports import Certificate, Race, RaceAccess
-
-_MANY_RETIRED = 64
+from flambeau.observe.reporting.fixes import Select
+from flambeau.observe.reports import Certificate, Race
 
 Check: TypeAlias = Callable[..., Any]
 """A function `check(stream, ptrs, site=None, depth=3)` for commands; see `Detector.check_of`."""
@@ -58,26 +44,29 @@ class Detector(Lifetimes):
     """The race detector of one machine.
 
     `mode` is "warn" (collect races) or "error" (raise RaceError at the second access).
+
+    Attributes:
+        deferred: Accesses to elements that indices select, which are decided when the commands have run.
+        graphs: Captured commands and the launches of their graphs.
+        host: Accesses of the host to memory that commands use.
+        pinned: Views of pinned memory, through which the host may access it unseen.
+        before_certificate: Called before a certificate is returned.
+        select: Returns the expressions of current streams, for fixes; None if they are unknown.
     """
 
     __slots__ = (
-        "_captured_from", "_captured_to", "_capturing", "_check_written", "_launches", "_many_retired",
-        "_pending_host", "before_certificate", "deferred", "pinned", "select",
+        "_check_written", "before_certificate", "deferred", "graphs", "host", "pinned", "select",
     )  # fmt: skip
 
     def __init__(self, mode: str = "warn", strict: bool = False) -> None:
         super().__init__(Findings(mode, strict))
+        self.graphs = GraphLaunches(self, self._next)
+        self.host = HostAccesses(self)
         self.pinned = PinnedMemory(self)
         self.deferred = Deferred(self)
         self._check_written = self.deferred.unwritten.read
         self.before_certificate: Callable[[Detector], None] = lambda detector: None
-        self.select: Select | None = None  # returns the expressions of current streams, for fixes
-        self._many_retired = _MANY_RETIRED
-        self._pending_host: dict[Cell, None] = {}
-        self._capturing = 0
-        self._captured_from: list[int] = []  # numbers between which commands were captured
-        self._captured_to: list[int] = []
-        self._launches: dict[int, GraphLaunch] = {}  # graph -> its latest launch
+        self.select: Select | None = None
 
     # -- answers --------------------------------------------------------------------------------------
     @property
@@ -107,97 +96,19 @@ class Detector(Lifetimes):
                 self.deferred.settle()
 
     # -- streams and waits ------------------------------------------------------------------------------
-    def remove_stream(self, handle: int) -> None:
-        super().remove_stream(handle)
-        if len(self._retired) >= self._many_retired:
-            self._drop_retired()
-
     def host_waited(self, points: Sequence[Reached | None]) -> None:
         before = self.known
         super().host_waited(points)
-        if self.known is not before and self._pending_host:
-            self._settle_host_memory()
+        if self.known is not before and self.host.cells:
+            self.host.settle()
         if self.deferred.executed:
             self.deferred.settle()
         self.pinned.host_waited()
         self.findings.raise_due()
 
-    def _drop_retired(self) -> None:
-        """Drop logical threads whose commands no memory and no event refers to, for programs that never wait
-        on the host.
-        """
-        used = {access[0] for cell in self.shadow.cells.values() for access in cell.accesses()}
-        used |= {point[0] for point in self._events.values()}
-        used |= self._agents_in_lifetimes(set(self._retired))
-        gone = set(self._retired) - used
-        self._retired = [agent for agent in self._retired if agent in used]
-        self._many_retired = _MANY_RETIRED + 2 * len(self._retired)
-        for agents in self._on_device.values():
-            agents[:] = [agent for agent in agents if agent not in gone]
-        # blocks of ended lifetimes may refer to it; it must not keep other logical threads alive
-        for agent in gone:
-            agent.clock, agent.waits = NOTHING, {}
-        self.known, self.polled = without(self.known, gone), without(self.polled, gone)
-        for agent in itertools.chain.from_iterable(self._on_device.values()):
-            agent.clock = without(agent.clock, gone)
-            agent.waits = {other: wait for other, wait in agent.waits.items() if other not in gone}
-        self._events = {event: (a, n, without(clock, gone)) for event, (a, n, clock) in self._events.items()}
-        for cell in self.shadow.cells.values():
-            cell.polled = without(cell.polled, gone)
-        self._forget_agents(gone)
-
-    # -- memory ----------------------------------------------------------------------------------------
-    # -- captures --------------------------------------------------------------------------------------
-    def capture_begins(self) -> None:
-        if not self._capturing:
-            self._captured_from.append(self._next())
-        self._capturing += 1
-
-    def capture_ends(self) -> None:
-        self._capturing -= 1
-        if not self._capturing:
-            self._captured_to.append(self._next())
-
-    @contextmanager
-    def launching(self, graph: int, stream: int, site: Site) -> Iterator[None]:
-        """Treat the commands inside of this context as those of a graph that is launched on a stream."""
-        launch = self._launches[graph] = GraphLaunch(self.agents[stream], site, self.number)
-        try:
-            yield
-        finally:
-            launch.end = self.number
-
-    def forget_launch(self, graph: int) -> None:
-        self._launches.pop(graph, None)
-
-    def find_captured_blocks(self, ptrs: Sequence[int]) -> list[ShadowBlock]:
-        """Return the live blocks that a captured command uses, except those that belong to the graph."""
-        blocks = dict.fromkeys([self.shadow.owner(ptr) for ptr in ptrs])
-        return [b for b in blocks if b is not NOWHERE and not b.freed and not self._made_for_a_graph(b)]
-
-    def _made_for_a_graph(self, block: ShadowBlock) -> bool:
-        at = bisect(self._captured_from, block.born) - 1
-        return at >= 0 and (at == len(self._captured_to) or block.born < self._captured_to[at])
-
-    def check_lent(self, lent: Mapping[ShadowBlock, int], site: Site) -> None:
-        """Check that the blocks that a launched graph uses are in the lifetimes in which they were captured.
-
-        An access to other memory is checked as any access is. But if the block was freed, it depends on the
-        schedule when, and for which allocation, its memory is reused.
-        """
-        for block, born in lent.items():
-            if block.born != born or block.freed:
-                freed = f" at {place(block.freed_at)}" if block.freed and block.freed_at else ""
-                self.findings.freed_early(
-                    site,
-                    f"the graph launched at {place(site)} uses memory that was there when it was captured, and was "
-                    f"freed{freed}: whose it is now depends on the schedule. Keep the tensor while the graph is used",
-                )
-
     def forget(self, ptr: int, nbytes: int) -> None:
         """Drop memory that was returned to the driver, after a wait for all its uses."""
-        for cell in self.shadow.overlapping(ptr, ptr + nbytes):
-            self._pending_host.pop(cell, None)
+        self.host.forget(ptr, nbytes)
         self.pinned.on_unpin(ptr, nbytes)
         super().forget(ptr, nbytes)
 
@@ -233,8 +144,7 @@ class Detector(Lifetimes):
                 if cell.sole is not agent:
                     self._command(writers, readers, cells, command)
                     break
-            # The cells have a sole user since they were last written. This is `_keep` without a check of
-            # others' reads.
+            # `_keep_sole`, written inline because this is the most frequent case.
             else:
                 for cell in readers:
                     last = cell.write
@@ -289,20 +199,8 @@ class Detector(Lifetimes):
                 if cell.sole is not agent:
                     self._command(writers, readers, cells, command, access)
                     break
-            # The same comparison as in `check_of`.
             else:
-                for cell in readers:
-                    last = cell.write
-                    if last is None or last[1] < cell.block.born:
-                        self._check_written(cell, command, cell in writers)
-                    cell.read = command
-                for cell in writers:
-                    cell.write = command
-                    cell.read = None
-                    if cell.block.site is None:
-                        cell.block.place((code, at))
-                    if cell.neighbours:
-                        clear_covered(cell, agent.clock, agent)
+                self._keep_sole(writers, readers, command)
                 if access is not None:
                     deferred.keep(access)
             self.number = agent.time = number
@@ -356,6 +254,22 @@ class Detector(Lifetimes):
         for cell in writers:
             cell.set_write(command)
             clear_covered(cell, agent.clock, agent)
+
+    def _keep_sole(self, writers: list[Cell], readers: list[Cell], command: Command) -> None:
+        """Keep a command whose cells have had only its stream as a user since they were last written."""
+        agent = command[0]
+        for cell in readers:
+            last = cell.write
+            if last is None or last[1] < cell.block.born:
+                self._check_written(cell, command, cell in writers)
+            cell.read = command
+        for cell in writers:
+            cell.write = command
+            cell.read = None
+            if cell.block.site is None:
+                cell.block.place((command[3], command[4]))
+            if cell.neighbours:
+                clear_covered(cell, agent.clock, agent)
 
     def _check(self, writers: list[Cell], readers: list[Cell], command: Command) -> None:
         """Compare a command with the last accesses of its cells and their neighbours."""
@@ -413,7 +327,7 @@ class Detector(Lifetimes):
         """Report a write of memory that may overlap memory which a use of freed memory still accesses."""
         last, agent, block = use.command, command[0], cell.block
         if self.several and max(agent.loose.get(use.agent, 0), self.everyone.get(use.agent, 0)) >= use.number:
-            self._met_by_chance(last, (command[3], command[4]))
+            self.met_by_chance(last, (command[3], command[4]))
             return
         block.reported = block.born
         owner = block.agent
@@ -422,137 +336,15 @@ class Detector(Lifetimes):
         key = ("freed", *line_at((last[3], last[4])), *line_at(second), record, last[0].device, agent.device)
         if self.findings.is_known(key, use.kind, WRITE, command[1]):
             return
-        launches, lifetime = (self.launch_of(last), self.launch_of(command)), (block.born, block.site)
+        launches, lifetime = (
+            (self.graphs.launch_of(last), self.graphs.launch_of(command)),
+            (block.born, block.site),
+        )
         waited = self._find_waiter(last, agent)
         race = build_race(
             use, use.kind, last, cell, WRITE, command, launches, waited, lifetime, self.select, record
         )
         self._report(key, race)
-
-    def use_pinned(self, use: PinnedUse, stream: int) -> None:
-        """Watch the host's accesses to pinned memory that the command which was just checked uses."""
-        for cell in self.shadow.overlapping(use.ptr, use.ptr + use.nbytes):
-            self._pending_host[cell] = None
-        cell = self.shadow.cells[use.ptr, use.nbytes]
-        last = cell.write if use.kind is WRITE else cell.read
-        if last is None:
-            assert cell.reads is not None
-            last = cell.reads[self.agents[stream]]
-        self.pinned.on_command(use, last)
-
-    def pending_host(self, ptr: int, nbytes: int) -> Iterator[tuple[Cell, str, Command]]:
-        """Yield the commands that use this host memory and that the host does not know to be done."""
-        for cell in list(self._pending_host):
-            if cell.start < ptr + nbytes and ptr < cell.end:
-                accesses = [(READ, read) for read in cell.all_reads()]
-                accesses += [(WRITE, cell.write)] if cell.write is not None else []
-                for kind, last in accesses:
-                    if self.known.get(last[0], 0) < last[1] and last[1] >= cell.block.born:
-                        yield cell, kind, last
-
-    def host_writes(self, keys: Sequence[tuple[int, Extent]]) -> None:
-        """Record a write of the host that was checked already."""
-        for ptr, extent in keys:
-            if self.pinned.contains(ptr):
-                with self.lock:
-                    self.pinned.on_host_write(ptr, extent)
-
-    def host_exports(self, ptr: int, nbytes: int, what: str, view: object) -> None:
-        """Record that another object exposes host memory while `view` lives (None: forever)."""
-        if self.pinned.contains(ptr):
-            with self.lock:
-                if threading.get_ident() != self.running:
-                    self.enter()
-                self.pinned.on_export(ptr, nbytes, what, view)
-
-    @property
-    def watches_host(self) -> bool:
-        """Return True if a command uses host memory and the host has not waited for it."""
-        return bool(self._pending_host)
-
-    def host_access(self, ptr: int, extent: Extent, kind: str, what: Operation) -> None:
-        """Check an access of the host to host memory.
-
-        Raises:
-            RaceError: In mode "error", if the access races.
-        """
-        for cell in list(self._pending_host):
-            if not overlap(ptr, extent, cell.start, cell.extent):
-                continue
-            for last in list(cell.all_reads()) if kind is WRITE else ():
-                self._check_host(cell, READ, last, ptr, extent, kind, what)
-            if cell.write is not None:
-                self._check_host(cell, WRITE, cell.write, ptr, extent, kind, what)
-
-    def _check_host(
-        self, cell: Cell, before: str, last: Command, ptr: int, extent: Extent, kind: str, what: Operation
-    ) -> None:
-        if self.known.get(last[0], 0) >= last[1]:
-            return
-        if self.several and self.everyone.get(last[0], 0) >= last[1]:
-            self._met_by_chance(last, caller(2))
-            return
-        if last[1] < cell.block.born and cell.polled.get(last[0], 0) >= last[1]:
-            self.findings.reuses_polled += 1
-            return
-        site = caller(2)
-        key = (*line_at((last[3], last[4])), *line_at(site), last[0].device)
-        if self.findings.is_known(key, before, kind, None):
-            return
-        launch = self.launch_of(last)
-        first = access_of(cell.start, cell.extent, before, last, launch)
-        shape, dtype = shape_of(extent, kind, what)
-        second = RaceAccess(kind, what[0], None, self.number, ptr, ptr + span_of(extent), shape, dtype, site)
-        second = replace(second, name=public_name(what[0], site))
-        first = replace(first, when=repetition(first.issued, site))
-        proposer = Proposer(self.select, site)
-        fix = synchronize_fix(first, second.place, last, launch, self.known, proposer)
-        self.findings.report(key, Race(first, second, "pinned host memory", fix, cell.block.site))
-
-    def host_changed(self, low: int, high: int, window: Window, site: Site | None) -> None:
-        """Report bytes of a pending command that the host changed unseen before `site`. See Note [Unseen
-        accesses].
-        """
-        view = window.life.exported
-        assert view is not None and view.site is not None
-        until = "the end" if site is None else "this line"
-        second = self._unseen(WRITE, f"a write through a view, before {until},", low, high, site or view.site)
-        note = (
-            f"note:   the bytes changed after {place(window.site)}, and no operator of the program's wrote them: "
-            f"{view_name(view.what, view.site)} shows the memory."
-        )
-        when = "the host writes there, which it did afterwards"
-        self._report_unseen(window, second, when + (f" and before {second.place}" if site else ""), note)
-
-    def host_looked(self, window: Window, view: Export) -> None:
-        """Report a view of a pending command's target that was taken, used and dropped before the host waited."""
-        assert view.site is not None
-        second = self._unseen(READ, f"a read through {view.what}", view.start, view.end, view.site)
-        self._report_unseen(window, second, second.place)
-
-    def _unseen(self, kind: str, what: str, start: int, end: int, site: Site) -> RaceAccess:
-        return RaceAccess(kind, what, None, self.number, start, end, None, None, site)
-
-    def _report_unseen(self, window: Window, second: RaceAccess, when: str, note: str = "") -> None:
-        last = window.command
-        if self.several and self.everyone.get(last[0], 0) >= last[1]:
-            self._met_by_chance(last, second.site)
-            return
-        key = (*line_at(window.site), *line_at(second.site), last[0].device, second.operator)
-        if self.findings.is_known(key, window.kind, second.kind, None):
-            return
-        launch = self.launch_of(last)
-        first = access_of(window.start, window.end - window.start, window.kind, last, launch)
-        fix = synchronize_fix(first, when, last, launch, self.known, None)
-        race = Race(first, second, "pinned host memory", fix, window.life.block.site, note=note)
-        self.findings.report(key, race, late=True)
-
-    def _settle_host_memory(self) -> None:
-        """Stop watching host memory whose commands are all known to be done."""
-        for cell in list(self._pending_host):
-            if all(self.all_know(a[0], a[1]) for a in cell.accesses()):
-                del self._pending_host[cell]
-                self.shadow.drop(cell)
 
     # -- findings --------------------------------------------------------------------------------------
     def _conflict(
@@ -560,7 +352,7 @@ class Detector(Lifetimes):
     ) -> None:
         """Report two conflicting accesses that their clocks do not order."""
         if self.several and max(command[0].loose.get(last[0], 0), self.everyone.get(last[0], 0)) >= last[1]:
-            self._met_by_chance(last, (command[3], command[4]))
+            self.met_by_chance(last, (command[3], command[4]))
             return
         block = cell.block
         if last[1] < block.born and block.reported == block.born:
@@ -571,7 +363,10 @@ class Detector(Lifetimes):
         key = _key(block, block.born, last, command)
         if self.findings.is_known(key, before, kind, command[1], (last[0].handle, command[0].handle)):
             return
-        launches, lifetime = (self.launch_of(last), self.launch_of(command)), (block.born, block.site)
+        launches, lifetime = (
+            (self.graphs.launch_of(last), self.graphs.launch_of(command)),
+            (block.born, block.site),
+        )
         waited = self._find_waiter(last, command[0])
         race = build_race(old, before, last, cell, kind, command, launches, waited, lifetime, self.select)
         self._report(key, race)
@@ -590,7 +385,7 @@ class Detector(Lifetimes):
         decisions].
         """
         if seen.by_chance:
-            self._met_by_chance(last, (command[3], command[4]))
+            self.met_by_chance(last, (command[3], command[4]))
             return
         born = seen.candidate.born
         if last[1] < born and cell.block.reported == born:
@@ -641,17 +436,6 @@ class Detector(Lifetimes):
                 self.deferred.fresh.clear()  # the second command is not enqueued
         self.findings.report(key, race, late)
 
-    @property
-    def is_launching(self) -> bool:
-        """Return True if commands may belong to the launch of a graph."""
-        return bool(self._launches)
-
-    def launch_of(self, command: Command) -> GraphLaunch | None:
-        """Return the graph launch that a command belongs to; None if there is none or the graph was launched
-        again since.
-        """
-        return next((launch for launch in self._launches.values() if launch.has(command)), None)
-
     def _find_waiter(self, last: Command, later: LogicalThread) -> LogicalThread | None:
         """Return another stream of the program that has waited for a process group's command; None if there is
         none.
@@ -663,7 +447,8 @@ class Detector(Lifetimes):
                     return agent
         return None
 
-    def _met_by_chance(self, first: Command, second: Site) -> None:
+    def met_by_chance(self, first: Command, second: Site) -> None:
+        """Record that only the order of host threads, which may be another in the next run, orders two accesses."""
         what = f"memory that {first[2][0]} uses at {place((first[3], first[4]))} is used again"
         self.findings.threads_unordered(what, second)
 

@@ -54,6 +54,7 @@ from flambeau.observe.layouts import Extent
 from flambeau.observe.order import Order
 from flambeau.observe.race_builder import READ, WRITE
 
+_MANY_RETIRED = 64  # logical threads of destroyed streams that may gather
 _FREES = 4096  # frees that a pool keeps
 
 
@@ -62,11 +63,12 @@ class Lifetimes(Order):
     allocators.
     """
 
-    __slots__ = ("_freed", "_pools", "shadow")
+    __slots__ = ("_freed", "_many_retired", "_pools", "shadow")
 
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
         self.shadow = Shadow()
+        self._many_retired = _MANY_RETIRED
         self._freed: list[ShadowBlock] = []  # freed blocks whose uses are not collected yet
         self._pools: dict[tuple[LogicalThread, int], FreedMemory] = {}
 
@@ -357,6 +359,32 @@ class Lifetimes(Order):
             if agent.handle == handle:
                 memory.exposed, memory.is_open = NO_USES, False  # no block is allocated from it any more
         super().remove_stream(handle)
+        if len(self._retired) >= self._many_retired:
+            self._drop_retired()
+
+    def _drop_retired(self) -> None:
+        """Drop logical threads whose commands no memory and no event refers to, for programs that never wait
+        on the host.
+        """
+        used = {access[0] for cell in self.shadow.cells.values() for access in cell.accesses()}
+        used |= {point[0] for point in self._events.values()}
+        used |= self._agents_in_lifetimes(set(self._retired))
+        gone = set(self._retired) - used
+        self._retired = [agent for agent in self._retired if agent in used]
+        self._many_retired = _MANY_RETIRED + 2 * len(self._retired)
+        for agents in self._on_device.values():
+            agents[:] = [agent for agent in agents if agent not in gone]
+        # blocks of ended lifetimes may refer to it; it must not keep other logical threads alive
+        for agent in gone:
+            agent.clock, agent.waits = NOTHING, {}
+        self.known, self.polled = without(self.known, gone), without(self.polled, gone)
+        for agent in itertools.chain.from_iterable(self._on_device.values()):
+            agent.clock = without(agent.clock, gone)
+            agent.waits = {other: wait for other, wait in agent.waits.items() if other not in gone}
+        self._events = {event: (a, n, without(clock, gone)) for event, (a, n, clock) in self._events.items()}
+        for cell in self.shadow.cells.values():
+            cell.polled = without(cell.polled, gone)
+        self._forget_agents(gone)
 
     def _begin_stream(self, device: int, handle: int, ordinal: int, site: Site | None) -> LogicalThread:
         agent = super()._begin_stream(device, handle, ordinal, site)

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flambeau.driver.api import Collective
-from flambeau.driver.meetings import PAIRED, Course, Key, orders
+from flambeau.driver.meetings import PAIRED, Course, Key, orders, spans
+from flambeau.observe.accesses import Key as Range
 from flambeau.observe.clocks import Snapshot
 from flambeau.observe.detector import Detector
 
@@ -54,11 +55,20 @@ class Meetings:
         for handle, rank in members:
             self._members[handle] = (comm, Course(rank))
 
-    def rank(self, handle: int) -> int:
-        return self._members[handle][1].rank
+    def operands(self, calls: Sequence[tuple[int, Collective]]) -> tuple[list[Range], list[Range]]:
+        """Return the ranges of memory that contributions write, and those that they read.
 
-    def size(self, handle: int) -> int:
-        return self._members[handle][0].size
+        Args:
+            calls: (member's handle, contribution) pairs.
+        """
+        writes: list[Range] = []
+        reads: list[Range] = []
+        for handle, call in calls:
+            comm, course = self._members[handle]
+            written, read = spans(call, course.rank, comm.size)
+            writes += [written] if written is not None and written[1] else []
+            reads += [read] if read is not None and read[1] else []
+        return writes, reads
 
     def leave(self, handle: int) -> None:
         self._members.pop(handle, None)

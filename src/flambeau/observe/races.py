@@ -14,26 +14,23 @@ from typing import Any, TypeVar, cast
 from flambeau.core.callsite import caller, is_within
 from flambeau.core.errors import DriverError
 from flambeau.driver.api import Collective, Driver, Executable, HostMemory, Launch, Launcher
-from flambeau.driver.meetings import spans
 from flambeau.observe import handovers
-from flambeau.observe.accesses import Footprint, Key, Operation
+from flambeau.observe.accesses import Key, Operation
 from flambeau.observe.capture_log import Tape
 from flambeau.observe.clocks import Reached
-from flambeau.observe.detector import Check, Detector
+from flambeau.observe.command_checks import CommandChecks
+from flambeau.observe.detector import Detector
 from flambeau.observe.driver_proxy import Forward
-from flambeau.observe.indexed.partial import NO_DATA, NOT_READ, PartialAccess, Probe
-from flambeau.observe.indexed.reporting import reporting
+from flambeau.observe.indexed.partial import NO_DATA, NOT_READ
 from flambeau.observe.ipc_events import Others
-from flambeau.observe.layouts import Extent, extent_of
+from flambeau.observe.layouts import extent_of
 from flambeau.observe.meetings import Meetings
-from flambeau.observe.pinned.memory import PinnedUse
 from flambeau.observe.race_builder import READ as _READ
 from flambeau.observe.race_builder import WRITE as _WRITE
 from flambeau.observe.reporting.fixes import Select
 from flambeau.observe.reporting.operators import ACCESS
 
 _COPY: Operation = ("copy", (), 0)
-_SIZES = 1024  # copies and fills whose cells are remembered
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
@@ -76,6 +73,8 @@ def attach_detector(
     detector = Detector(races, strict)
     detector.select = select
     detector.pinned.simulated = accelerator.name == "virtual"
+    if not accelerator.runs_bodies:
+        detector.deferred.unseen = NO_DATA if accelerator.name == "virtual" else NOT_READ
     return RaceDriver(accelerator, detector, visible), HostRaceDriver(host, detector)
 
 
@@ -89,13 +88,8 @@ class RaceDriver(Forward):
         # index of the driver -> index in the program
         self._shown = {index: shown for shown, index in enumerate(devices)}
         self.detector = detector
-        if not inner.runs_bodies:
-            detector.deferred.unseen = NO_DATA if inner.name == "virtual" else NOT_READ
         self._lock = detector.lock
         self._sizes: dict[int, int] = {}
-        self._checks: dict[Executable, Check] = {}
-        # for commands that are not launches
-        self._plain: dict[tuple[str, tuple[Extent, ...], int], Check] = {}
         # Each result's memory passes here: call the detector directly.
         if not inner.observes_blocks:
             self.block_alloc = detector.begin_life  # type: ignore[method-assign]
@@ -103,6 +97,7 @@ class RaceDriver(Forward):
         self._tapes: dict[int, Tape] = {}  # captured stream -> its tape
         self._captured: dict[int, Tape] = {}  # event that was recorded in a capture -> the tape
         self._graphs: dict[int, Tape] = {}
+        self._commands = CommandChecks(inner, detector, self._tapes, self._shown, self._on_failure)
         self._meetings = Meetings(detector)
         self._others = Others()
         for index, shown in self._shown.items():
@@ -158,17 +153,17 @@ class RaceDriver(Forward):
         self._forget(memory.ptr, memory.nbytes)
 
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
-        if self.detector.watches_host:
+        if self.detector.host.cells:
             with self._lock:
                 self._enter()
                 what = "a write by the host" if write else "a read by the host"
-                self.detector.host_access(ptr, nbytes, _WRITE if write else _READ, (what, (), 0))
+                self.detector.host.check(ptr, nbytes, _WRITE if write else _READ, (what, (), 0))
         if write:
-            self.detector.host_writes([(ptr, nbytes)])
+            self.detector.host.on_write([(ptr, nbytes)])
         self.inner.host_touch(ptr, nbytes, write)
 
     def host_export(self, ptr: int, nbytes: int, what: str, view: object) -> None:
-        self.detector.host_exports(ptr, nbytes, what, view)
+        self.detector.host.on_export(ptr, nbytes, what, view)
         self.inner.host_export(ptr, nbytes, what, view)
 
     def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False, pool: int = -1) -> None:
@@ -190,12 +185,12 @@ class RaceDriver(Forward):
         with self._lock:
             key = (source.ptr, source.nbytes)
             if source.pinned:
-                self._command(stream, "copy_in", [(target, source.nbytes), key], 1, source, _READ)
+                self._commands.check(stream, "copy_in", [(target, source.nbytes), key], 1, source, _READ)
             # The host's bytes are read before the call returns.
             else:
                 self._enter()
-                self.detector.host_access(*key, _READ, ("copy_in", (), 0))
-                self._command(stream, "copy_in", [(target, source.nbytes)], 1)
+                self.detector.host.check(*key, _READ, ("copy_in", (), 0))
+                self._commands.check(stream, "copy_in", [(target, source.nbytes)], 1)
             self.inner.copy_in(target, source, stream)
 
     @_may_raise
@@ -203,12 +198,12 @@ class RaceDriver(Forward):
         key = (target.ptr, target.nbytes)
         with self._lock:
             if target.pinned:
-                self._command(stream, "copy_out", [key, (source, target.nbytes)], 1, target, _WRITE)
+                self._commands.check(stream, "copy_out", [key, (source, target.nbytes)], 1, target, _WRITE)
                 self.inner.copy_out(target, source, stream)
                 return
             self._enter()
-            self.detector.host_access(*key, _WRITE, ("copy_out", (), 0))
-            self._command(stream, "copy_out", [(source, target.nbytes)], 0)
+            self.detector.host.check(*key, _WRITE, ("copy_out", (), 0))
+            self._commands.check(stream, "copy_out", [(source, target.nbytes)], 0)
             point = self.detector.point_of(stream)
         # complete on return: it may wait, so the lock is not held
         self.inner.copy_out(target, source, stream)
@@ -217,13 +212,13 @@ class RaceDriver(Forward):
     @_may_raise
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         with self._lock:
-            self._command(stream, "copy", [(target, nbytes), (source, nbytes)], 1)
+            self._commands.check(stream, "copy", [(target, nbytes), (source, nbytes)], 1)
             self.inner.copy(target, source, nbytes, stream)
 
     @_may_raise
     def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
         with self._lock:
-            self._command(stream, "fill", [(target, nbytes)], 1)
+            self._commands.check(stream, "fill", [(target, nbytes)], 1)
             self.inner.fill(target, byte, nbytes, stream)
 
     # -- streams --------------------------------------------------------------------------------------
@@ -263,17 +258,15 @@ class RaceDriver(Forward):
         with self._lock:
             self._enter()
             tape = self._captured.get(event)
-            if tape is None:
-                if stream not in self._tapes:
-                    self.detector.wait(stream, event, caller())
-                    for point, _, _ in self._others.points(event):
-                        self.detector.after(stream, point)
-                self.inner.stream_wait(stream, event)
-                return
+            if tape is None and stream not in self._tapes:
+                self.detector.wait(stream, event, caller())
+                for point, _, _ in self._others.points(event):
+                    self.detector.after(stream, point)
             self.inner.stream_wait(stream, event)
-            tape.join(stream, self.detector.agents[stream])
-            tape.wait(stream, event, caller())
-            self._tapes[stream] = tape
+            if tape is not None:
+                tape.join(stream, self.detector.agents[stream])
+                tape.wait(stream, event, caller())
+                self._tapes[stream] = tape
 
     # -- events ---------------------------------------------------------------------------------------
     def event_destroy(self, event: int) -> None:
@@ -358,109 +351,24 @@ class RaceDriver(Forward):
     # -- kernels --------------------------------------------------------------------------------------
     def load(self, launch: Launch, index: int) -> Executable:
         exe = self.inner.load(launch, index)
-        extents = tuple([extent_of(meta) for meta in launch.operands])
-        outputs = len(launch.outputs)
-        what = (launch.kernel.name, launch.operands, outputs)
-        touches = launch.kernel.touches(launch)
-        self._checks[exe] = self.detector.check_of(Footprint(what, extents, outputs, launch.updates, touches))
+        self._commands.load(exe)
         return exe
 
     def unload(self, exe: Executable) -> None:
         self.inner.unload(exe)
-        self._checks.pop(exe, None)
+        self._commands.unload(exe)
 
     def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-        self._launcher(exe, depth=3)(ptrs, scalars, stream)
+        self._commands.launcher(exe, depth=3)(ptrs, scalars, stream)
 
     def launcher(self, exe: Executable) -> Launcher:
-        """Return the launcher of an executable. Only this package may call it: its call site is one frame
-        nearer.
-        """
-        return self._launcher(exe, depth=4)
-
-    def _launcher(self, exe: Executable, depth: int) -> Launcher:
-        """Return a launcher that has everything bound that a launch needs, because it is the most frequent
-        call.
-        """
-        if exe.launch.kernel.touches(exe.launch) is not None:
-            return self._reporting(exe, depth)
-        detector, inner, check = self.detector, self.inner.launcher(exe), self._checks[exe]
-        acquire, release, tapes = self._lock.acquire, self._lock.release, self._tapes
-        received = self._on_failure
-
-        def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-            acquire()  # `with` takes twice as long
-            try:
-                if get_ident() != detector.running:
-                    detector.enter()
-                if ptrs.__class__ is not tuple:
-                    ptrs = tuple(ptrs)
-                if tapes and stream in tapes:
-                    tapes[stream].command(stream, check, ptrs, caller(), detector.find_captured_blocks(ptrs))
-                else:
-                    check(stream, ptrs, None, depth)
-                inner(ptrs, scalars, stream)
-            except DriverError as error:
-                received(error)
-                raise
-            finally:
-                release()
-
-        if exe.launch.kernel.draws:
-            return self._drawing(launch, self._shown[exe.index])
-        return launch
-
-    def _reporting(self, exe: Executable, depth: int) -> Launcher:
-        """Return the launcher of a kernel whose indices select elements. The kernel reports them as it runs,
-        if it can.
-        """
-        detector, check, tapes, received = self.detector, self._checks[exe], self._tapes, self._on_failure
-        acquire, release = self._lock.acquire, self._lock.release
-        reported = reporting(exe.launch) if self.inner.runs_bodies else None
-        inner = self.inner.launcher(exe if reported is None else self.inner.load(reported, exe.index))
-
-        def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-            acquire()
-            access: PartialAccess | Probe | None = None
-            try:
-                if get_ident() != detector.running:
-                    detector.enter()
-                ptrs = tuple(ptrs)
-                if tapes and stream in tapes:
-                    access = probe = Probe()
-                    tapes[stream].command(
-                        stream, check, ptrs, caller(), detector.find_captured_blocks(ptrs), probe=probe
-                    )
-                else:
-                    access = check(stream, ptrs, None, depth)
-                inner(ptrs, scalars if reported is None else (*scalars, access), stream)
-            except DriverError as error:
-                if access is not None:
-                    access.cancel()
-                received(error)
-                raise
-            finally:
-                release()
-
-        return launch
-
-    def _drawing(self, launch: Launcher, device: int) -> Launcher:
-        """Return the launcher of a kernel that draws random numbers: threads that draw on one device must be
-        ordered.
-        """
-
-        def draw(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-            with self._lock:
-                self._enter()
-                self.detector.drew(device)
-                launch(ptrs, scalars, stream)
-
-        return draw
+        """Return a launcher for callers of this package: its call site is one frame nearer than `launch`'s."""
+        return self._commands.launcher(exe, depth=4)
 
     @_may_raise
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         with self._lock:
-            self._command(stream, "host function", [], 0)
+            self._commands.check(stream, "host function", [], 0)
             self.inner.host_call(self.detector.pinned.guard_call(call), stream)
 
     # -- graphs ---------------------------------------------------------------------------------------
@@ -468,7 +376,7 @@ class RaceDriver(Forward):
         with self._lock:
             self.inner.capture_begin(stream, mode)
             self._tapes[stream] = Tape(stream)
-            self.detector.capture_begins()
+            self.detector.graphs.begin_capture()
 
     def capture_end(self, stream: int) -> int:
         with self._lock:
@@ -477,7 +385,7 @@ class RaceDriver(Forward):
                 graph = self.inner.capture_end(stream)
             finally:
                 if tape is not None and tape.origin == stream:
-                    self.detector.capture_ends()
+                    self.detector.graphs.end_capture()
                     for joined in [s for s, t in self._tapes.items() if t is tape]:
                         del self._tapes[joined]
             assert tape is not None
@@ -529,57 +437,15 @@ class RaceDriver(Forward):
             self._enter()
             points = {stream: self.detector.before(stream) for _, _, stream in parts}
             for stream in points:
-                mine = [(self._meetings.rank(comm), call) for comm, call, s in parts if s == stream]
-                writes, reads = _operands_of(
-                    mine, [self._meetings.size(comm) for comm, _, s in parts if s == stream]
-                )
+                mine = [(comm, call) for comm, call, s in parts if s == stream]
+                writes, reads = self._meetings.operands(mine)
                 name = " and ".join(dict.fromkeys([call.kind for _, call in mine]))
-                self._command(stream, name, writes + reads, len(writes))
+                self._commands.check(stream, name, writes + reads, len(writes))
             self.inner.collective(parts)
             for comm, call, stream in parts:
                 self._meetings.meet(comm, call, stream, points[stream])
 
     # -- the rest ------------------------------------------------------------------------------------
-    def _command(
-        self,
-        stream: int,
-        what: str,
-        keys: list[Key],
-        outputs: int,
-        pinned: HostMemory | None = None,
-        kind: str = "",
-    ) -> None:
-        """Check a command that is not a launch, with the pinned memory that it uses and its access there.
-
-        Copies and fills of no bytes are not commands.
-        """
-        self._enter()
-        if keys and not keys[0][1]:
-            return
-        check = self._check(what, tuple([extent for _, extent in keys]), outputs)
-        ptrs = tuple([ptr for ptr, _ in keys])
-        use = None
-        if pinned is not None:
-            pinned.watch, use = self.detector.pinned, PinnedUse.of(pinned, kind)
-        tape = self._tapes.get(stream)
-        if tape is not None:
-            tape.command(stream, check, ptrs, caller(), self.detector.find_captured_blocks(ptrs), use)
-            return
-        check(stream, ptrs)
-        if use is not None:
-            self.detector.use_pinned(use, stream)
-
-    def _check(self, what: str, extents: tuple[Extent, ...], outputs: int) -> Check:
-        """Return the check of copies, fills and host functions, which have no executable that could hold it."""
-        key = (what, extents, outputs)
-        found = self._plain.get(key)
-        if found is None:
-            if len(self._plain) >= _SIZES:
-                self._plain.clear()
-            footprint = Footprint((what, (), 0), extents, outputs)
-            found = self._plain[key] = self.detector.check_of(footprint)
-        return found
-
     def _end_of(self, stream: int) -> Reached:
         with self._lock:
             self._enter()
@@ -614,19 +480,6 @@ class RaceDriver(Forward):
                 self.detector.enter()
 
 
-def _operands_of(
-    calls: Sequence[tuple[int, Collective]], sizes: Sequence[int]
-) -> tuple[list[Key], list[Key]]:
-    """Return the ranges that the contributions of one stream write, and those that they read."""
-    writes: list[Key] = []
-    reads: list[Key] = []
-    for (rank, call), size in zip(calls, sizes, strict=True):
-        written, read = spans(call, rank, size)
-        writes += [written] if written is not None and written[1] else []
-        reads += [read] if read is not None and read[1] else []
-    return writes, reads
-
-
 class HostRaceDriver(Forward):
     """An observer of the CPU's driver, whose calls are host accesses. It checks them while commands use host
     memory.
@@ -637,52 +490,52 @@ class HostRaceDriver(Forward):
         self.detector = detector
 
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
-        if self.detector.watches_host:
+        if self.detector.host.cells:
             self._record_host_access(
                 [(ptr, nbytes)] if write else [], [] if write else [(ptr, nbytes)], (ACCESS, (), 0)
             )
         if write:
-            self.detector.host_writes([(ptr, nbytes)])
+            self.detector.host.on_write([(ptr, nbytes)])
         self.inner.host_touch(ptr, nbytes, write)
 
     def host_export(self, ptr: int, nbytes: int, what: str, view: object) -> None:
-        self.detector.host_exports(ptr, nbytes, what, view)
+        self.detector.host.on_export(ptr, nbytes, what, view)
         self.inner.host_export(ptr, nbytes, what, view)
 
     def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
-        if self.detector.watches_host:
+        if self.detector.host.cells:
             self._record_host_access([(target, source.nbytes)], [(source.ptr, source.nbytes)], _COPY)
-        self.detector.host_writes([(target, source.nbytes)])
+        self.detector.host.on_write([(target, source.nbytes)])
         self.inner.copy_in(target, source, stream)
 
     def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
-        if self.detector.watches_host:
+        if self.detector.host.cells:
             self._record_host_access([(target.ptr, target.nbytes)], [(source, target.nbytes)], _COPY)
-        self.detector.host_writes([(target.ptr, target.nbytes)])
+        self.detector.host.on_write([(target.ptr, target.nbytes)])
         self.inner.copy_out(target, source, stream)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        if self.detector.watches_host:
+        if self.detector.host.cells:
             self._record_host_access([(target, nbytes)], [(source, nbytes)], _COPY)
-        self.detector.host_writes([(target, nbytes)])
+        self.detector.host.on_write([(target, nbytes)])
         self.inner.copy(target, source, nbytes, stream)
 
     def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
-        if self.detector.watches_host:
+        if self.detector.host.cells:
             self._record_host_access([(target, nbytes)], [], ("fill", (), 0))
-        self.detector.host_writes([(target, nbytes)])
+        self.detector.host.on_write([(target, nbytes)])
         self.inner.fill(target, byte, nbytes, stream)
 
     def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
         launch = exe.launch
         metas, outputs = launch.operands, len(launch.outputs)
-        if self.detector.watches_host:
+        if self.detector.host.cells:
             keys = [(ptr, extent_of(meta)) for ptr, meta in zip(ptrs, metas, strict=True)]
             reads = keys if launch.updates else keys[outputs:]
             self._record_host_access(keys[:outputs], reads, (launch.kernel.name, metas, outputs))
         for ptr, meta in zip(ptrs[:outputs], metas, strict=False):
             if self.detector.pinned.contains(ptr):
-                self.detector.host_writes([(ptr, extent_of(meta))])
+                self.detector.host.on_write([(ptr, extent_of(meta))])
         if launch.kernel.draws and self.detector.several:
             with self.detector.lock:
                 self.detector.drew(-1)
@@ -693,6 +546,6 @@ class HostRaceDriver(Forward):
             if get_ident() != self.detector.running:
                 self.detector.enter()
             for ptr, extent in reads:
-                self.detector.host_access(ptr, extent, _READ, what)
+                self.detector.host.check(ptr, extent, _READ, what)
             for ptr, extent in writes:
-                self.detector.host_access(ptr, extent, _WRITE, what)
+                self.detector.host.check(ptr, extent, _WRITE, what)

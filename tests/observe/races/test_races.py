@@ -366,7 +366,7 @@ def test_pinned_buffer_overwritten_while_its_copy_is_pending():
     assert race.fix.call == "synchronize" and race.second.stream is None
     gpu.stream_sync(1)
     cpu.host_touch(pinned.ptr + 60, 4, write=True)
-    assert race.count == 1 and not gpu.detector.watches_host
+    assert race.count == 1 and not gpu.detector.host.cells
 
 
 def test_result_read_before_its_copy_is_done():

@@ -14,7 +14,7 @@ from flambeau.runtime.memory.allocator_config import Policy
 from flambeau.runtime.memory.blocks import Block, prepare_entries
 from flambeau.runtime.memory.deferred_frees import DeferredFrees
 from flambeau.runtime.memory.event_log import EventLog
-from flambeau.runtime.memory.fast_path import allocate_function, free_function, observed_function
+from flambeau.runtime.memory.fast_path import allocate_function, free_function, observed_allocate_function
 from flambeau.runtime.memory.growth import Growth
 from flambeau.runtime.memory.heap import Heap
 from flambeau.runtime.memory.reentrant_lock import AllocatorLock
@@ -72,7 +72,10 @@ def test_allocation_pops_from_the_list_of_its_stream_and_size() -> None:
 def test_observed_allocation_notifies_the_driver_of_blocks_with_memory() -> None:
     parts = Parts(observes_blocks=True)
     block = parts.block()
-    allocate = observed_function(lambda nbytes, stream: block, parts.context.driver, written=True)
+    lists = {(1, 7): [block]}
+    allocate = observed_allocate_function(
+        lists, parts.log, lambda *_: block, parts.context.driver, written=True
+    )
     assert allocate(7, parts.stream(1)) is allocate(0, parts.stream(1)) is block
     assert parts.driver.lives == [("alloc", block.ptr, 7, 1)]
 

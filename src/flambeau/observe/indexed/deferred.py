@@ -95,8 +95,8 @@ class Deferred:
             access.pending = False
         elif cell.start < block.start or cell.end > block.end:
             access.give_up(NO_OWNER)
-        if self.detector.is_launching:
-            access.launch = self.detector.launch_of(command)
+        if self.detector.graphs.launches:
+            access.launch = self.detector.graphs.launch_of(command)
         return access
 
     def check(self, access: PartialAccess) -> None:
@@ -175,8 +175,8 @@ class Deferred:
         if detector.several:
             doubtful = max(command[0].loose.get(agent, 0), detector.everyone.get(agent, 0))
         found = Candidate(old, before, last, first, cell, kind, command, second, above, doubtful)
-        earlier = detector.launch_of(last) if first is None else first.launch
-        found.launches = earlier, detector.launch_of(command)
+        earlier = detector.graphs.launch_of(last) if first is None else first.launch
+        found.launches = earlier, detector.graphs.launch_of(command)
         return found
 
     def keep_fresh(self) -> None:

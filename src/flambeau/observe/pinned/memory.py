@@ -233,13 +233,13 @@ class PinnedMemory:
         life.exports = [other for other in life.exports if other.is_alive and other.key != same]
         life.exports.append(export)
         life.exported = life.exported or export
-        for cell, kind, command in self._detector.pending_host(ptr, nbytes):
+        for cell, kind, command in self._detector.host.pending(ptr, nbytes):
             self._open(life, cell.start, cell.end, kind, command)
         for window in self._open_windows(life, ptr, ptr + nbytes):
             former = window.views.get(export.key)
             window.views[export.key] = export, True
             if former is not None and window.is_looked_through(*former):
-                self._detector.host_looked(window, former[0])
+                self._detector.host.report_look(window, former[0])
 
     # -- commands ----------------------------------------------------------------------------------------
     def on_command(self, use: PinnedUse, command: Command) -> None:
@@ -393,7 +393,7 @@ class PinnedMemory:
         changes, self._changes = self._changes, []
         for low, high, windows in changes:
             for window in windows:
-                self._detector.host_changed(low, high, window, site)
+                self._detector.host.report_change(low, high, window, site)
 
     def _report_views(self, window: Window, until: str) -> None:
         uses = self._detector.findings.unseen
@@ -401,7 +401,7 @@ class PinnedMemory:
             if window.kind is READ:
                 uses.view(view.what, view.site, "writes", window.site, until)
             elif window.is_looked_through(view, taken_meanwhile):
-                self._detector.host_looked(window, view)
+                self._detector.host.report_look(window, view)
             elif taken_meanwhile and not view.is_address:
                 uses.early_view(view.what, view.site, window.site, until)
             else:

@@ -24,7 +24,12 @@ from flambeau.runtime.memory.allocator_config import SMALL_REQUEST, TOO_MUCH, WI
 from flambeau.runtime.memory.blocks import Block, Pool, pop_newest, prepare_entries
 from flambeau.runtime.memory.deferred_frees import DeferredFrees
 from flambeau.runtime.memory.event_log import LONG, EventLog
-from flambeau.runtime.memory.fast_path import Free, allocate_function, free_function, observed_function
+from flambeau.runtime.memory.fast_path import (
+    Free,
+    allocate_function,
+    free_function,
+    observed_allocate_function,
+)
 from flambeau.runtime.memory.growth import Growth, request_too_large
 from flambeau.runtime.memory.history import Columns, Recording
 from flambeau.runtime.memory.log_entries import CUT, LARGE, LOOK, SMALL
@@ -96,11 +101,12 @@ class CachingAllocator:
         if self.policy.fraction < 1:
             self.set_memory_fraction(self.policy.fraction)
         self._free_wrapper: Callable[[Free], Free] | None = None  # set by `wrap_free`
-        allocate = allocate_function(self._fast_lists, self._event_log, self._allocate_slow)
-        self.allocate = self.allocate_output = allocate
+        parts = self._fast_lists, self._event_log, self._allocate_slow
         if self._driver.observes_blocks:
-            self.allocate = observed_function(allocate, self._driver, written=False)
-            self.allocate_output = observed_function(allocate, self._driver, written=True)
+            self.allocate = observed_allocate_function(*parts, self._driver, written=False)
+            self.allocate_output = observed_allocate_function(*parts, self._driver, written=True)
+        else:
+            self.allocate = self.allocate_output = allocate_function(*parts)
         self._select_free()
 
     def _select_free(self) -> None:

@@ -28,12 +28,11 @@ if TYPE_CHECKING:
 
 Allocate = Callable[[int, "Stream"], Block]
 Free = Callable[[Block], None]
+AllocateSlow = Callable[[int, int], Block]
 FastLists = dict[tuple[int, int], list[Block]]
 
 
-def allocate_function(
-    fast_lists: FastLists, log: EventLog, allocate_slow: Callable[[int, int], Block]
-) -> Allocate:
+def allocate_function(fast_lists: FastLists, log: EventLog, allocate_slow: AllocateSlow) -> Allocate:
     """Return a function that allocates from the fast lists, and calls `allocate_slow` where they are empty.
 
     Args:
@@ -62,17 +61,31 @@ def allocate_function(
     return allocate
 
 
-def observed_function(allocate: Allocate, driver: Driver, *, written: bool) -> Allocate:
-    """Return a function that allocates and notifies the driver, also of whether the next launch writes the block."""
-    notify = driver.block_alloc
+def observed_allocate_function(
+    fast_lists: FastLists, log: EventLog, allocate_slow: AllocateSlow, driver: Driver, *, written: bool
+) -> Allocate:
+    """Return an `allocate_function` that also notifies the driver, and whether the next launch writes the block."""
+    entries, notify = log.entries, driver.block_alloc
 
-    def allocate_and_notify(nbytes: int, stream: Stream) -> Block:
-        block = allocate(nbytes, stream)
-        if nbytes:
-            notify(block.ptr, nbytes, stream.handle, written, block.pool.token)
+    def allocate(nbytes: int, stream: Stream) -> Block:
+        handle = stream.handle
+        blocks = fast_lists.get((handle, nbytes))
+        try:
+            block = blocks.pop()  # type: ignore[union-attr]
+        except (AttributeError, IndexError):  # no such size, or another thread was faster
+            block = allocate_slow(nbytes, handle)
+            if not nbytes:
+                return block
+        else:
+            if block.requested != nbytes:
+                prepare_entries(block, nbytes)
+            entries.append(block.alloc_entry)
+            if len(entries) > LONG:
+                log.settle()
+        notify(block.ptr, nbytes, handle, written, block.pool.token)
         return block
 
-    return allocate_and_notify
+    return allocate
 
 
 def free_function(driver: Driver, context: Context, log: EventLog, many_streams: bool) -> Free:
