@@ -1,5 +1,8 @@
-"""`torch.autograd`: gradients of recorded operations. The tape and the walk are in `tape/`, what is saved in
-`tensor/autograd/autograd_meta.py`, the derivatives in the operators' records (see Note [Derivatives])."""
+"""`torch.autograd`: gradients of recorded operations.
+
+The graph and the backward engine are in `tape/`, saved tensors in `tensor/autograd/`, and derivatives in the operator
+definitions (see Note [Derivatives]).
+"""
 
 from __future__ import annotations
 
@@ -41,10 +44,10 @@ def backward(
     """Compute the gradients of `tensors` with respect to the leaves and add them to their `.grad`.
 
     Args:
-        grad_tensors: the gradients of `tensors`, each of its shape; None for those of one element.
-        retain_graph: keep the graph for another backward (default: `create_graph`).
-        create_graph: record the walk itself, for higher derivatives.
-        inputs: accumulate into these only.
+        grad_tensors: The gradients of `tensors`, each of its shape; None for those of one element.
+        retain_graph: Keep the graph for another backward (default: `create_graph`).
+        create_graph: Record backward itself, for higher derivatives.
+        inputs: Accumulate into these leaves only.
     """
     if grad_variables is not None:
         if grad_tensors is not None:
@@ -67,10 +70,11 @@ def grad(
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> tuple[Any, ...]:
-    """Return the gradients of `outputs` with respect to `inputs`; no `.grad` is changed.
+    """Return the gradients of `outputs` with respect to `inputs`. No `.grad` is changed.
 
-    Raises RuntimeError if an input was not used, unless `allow_unused` (None then) or `materialize_grads`
-    (zeros).
+    Raises:
+        RuntimeError: If an input was not used, unless `allow_unused` (its gradient is None) or `materialize_grads`
+            (zeros).
     """
     if not only_inputs:
         warnings.warn(

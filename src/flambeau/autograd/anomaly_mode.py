@@ -1,4 +1,4 @@
-"""`detect_anomaly`: where in the forward pass a failing gradient comes from, and NaN refused."""
+"""`detect_anomaly`: find the forward operation whose gradient failed or became NaN."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from flambeau.tape.mode import mode
 
 
 class set_detect_anomaly:
-    """Switch anomaly detection on or off; back at the end where it is a context manager.
+    """Enable or disable anomaly detection. As a context manager, it restores the setting at the end.
 
-    Nodes then remember where they were made, a failing backward says so, and (with `check_nan`) a gradient
-    that is NaN raises RuntimeError.
+    Nodes then store the stack of their creation, which the error of a failing backward shows. With `check_nan`, a NaN
+    in a
+    gradient raises RuntimeError.
     """
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""torch.autograd.forward_ad: dual tensors, whose tangents operators pass on."""
+"""torch.autograd.forward_ad: dual tensors, whose tangents operators propagate."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def enter_dual_level() -> int:
 
 
 def exit_dual_level(*, level: int | None = None) -> None:
-    """Close the dual level; the tangents that were made in it are dropped.
+    """Close the dual level and drop its tangents.
 
     Raises:
         RuntimeError: If `level` is not the number of the open one.

@@ -33,19 +33,19 @@ class FunctionCtx:
     """The context that `forward` and `backward` of a Function share."""
 
     def save_for_backward(self, *tensors: Any) -> None:
-        """Keep tensors (or None) for `saved_tensors`. Inputs and outputs only: others may leak memory."""
+        """Save tensors (or None) as `saved_tensors`. Save only inputs and outputs; saving others may leak memory."""
         self.to_save = tensors
 
     def save_for_forward(self, *tensors: Any) -> None:
-        """Keep tensors for `jvp`, where they are `saved_tensors`."""
+        """Save tensors for `jvp`, as `saved_tensors`."""
         self.saved_for_forward = tensors
 
     def mark_dirty(self, *args: Any) -> None:
-        """Say which inputs `forward` changed in place; they must be returned."""
+        """Declare the inputs that `forward` changed in place; they must be returned."""
         self.dirty_tensors = args
 
     def mark_non_differentiable(self, *args: Any) -> None:
-        """Say which outputs require no gradient."""
+        """Declare the outputs that require no gradient."""
         self.non_differentiable = args
 
     def set_materialize_grads(self, value: bool) -> None:
@@ -154,10 +154,11 @@ def _backward_of(function: Any) -> Callable[..., Any]:
 
 
 class Function:
-    """Derive from it, define static `forward(ctx, *args)` and `backward(ctx, *grads)`, and call `apply`.
+    """The base of custom operations. Define static `forward(ctx, *args)` and `backward(ctx, *grads)`, and call `apply`.
 
-    Where `setup_context(ctx, inputs, output)` is defined, `forward` takes no ctx. `backward` returns a gradient,
-    or None, for each argument of `forward`.
+    If `setup_context(ctx, inputs, output)` is defined, `forward` has no ctx. `backward` returns a gradient, or None,
+    for each
+    argument of `forward`.
     """
 
     _backward_cls: type[BackwardCFunction]
@@ -200,7 +201,7 @@ class Function:
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> Any:
-        """Keep what `backward` needs."""
+        """Save the values that `backward` needs."""
         raise NotImplementedError("setup_context is not implemented.")
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""`no_grad` and its kin: context managers, and decorators of functions, that say what is recorded."""
+"""`no_grad` and similar context managers and decorators, which control recording."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class _Recording(DecoratorContextManager):
 
 
 class no_grad(_Recording):
-    """Nothing is recorded inside: results require no gradient. `@no_grad` without parentheses works too."""
+    """A context manager in which nothing is recorded: results require no gradient. Also a decorator, `@no_grad`."""
 
     on = False
 
@@ -133,7 +133,10 @@ def _switch(on: bool) -> bool:
 
 
 class inference_mode(DecoratorContextManager):
-    """As `no_grad`; what is made inside counts no changes, so it can never be saved for a walk or changed outside."""
+    """A context manager like `no_grad` whose new tensors have no version counter.
+
+    Such tensors cannot be saved for backward, or be changed in place outside of it.
+    """
 
     def __new__(cls, mode: Any = True) -> Any:
         manager = super().__new__(cls)

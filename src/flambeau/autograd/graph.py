@@ -1,4 +1,4 @@
-"""`torch.autograd.graph`: nodes, edges, and hooks around what nodes save."""
+"""`torch.autograd.graph`: nodes, edges, and hooks for saved tensors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Node.register(FunctionBase)
 
 
 def get_gradient_edge(tensor: Tensor) -> GradientEdge:
-    """Return the place in the graph that `tensor` stands for. Raises RuntimeError if it requires no gradient."""
+    """Return the edge to the node that computed `tensor`. Raises RuntimeError if it requires no gradient."""
     edge = edge_of(tensor)
     if edge is None:
         raise RuntimeError(
@@ -70,7 +70,7 @@ def set_warn_on_accumulate_grad_stream_mismatch(enabled: bool) -> None:
 
 
 class saved_tensors_hooks:
-    """Context manager: what nodes save inside goes through `pack_hook`, and through `unpack_hook` when it is used."""
+    """A context manager in which `pack_hook` is applied to saved tensors, and `unpack_hook` when backward uses them."""
 
     def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
         self.pack_hook = pack_hook
@@ -86,7 +86,9 @@ class saved_tensors_hooks:
 
 
 class save_on_cpu(saved_tensors_hooks):
-    """Context manager: what nodes save inside waits on the CPU (`pin_memory`: in pinned memory) until it is used."""
+    """A context manager whose saved tensors are moved to the CPU (`pin_memory`: to pinned memory) until backward uses
+    them.
+    """
 
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
         def pack(tensor: Any) -> tuple[Any, Any]:
@@ -129,10 +131,12 @@ class _Handles:
 
 
 def register_multi_grad_hook(tensors: Sequence[Any], fn: Callable[..., None], *, mode: str = "all") -> Any:
-    """Call `fn` once in each walk that comes to `tensors`.
+    """Call `fn` once in each backward that computes gradients of `tensors`. The result's `remove()` removes the hook.
 
-    "all": with the list of their gradients, when all have come that will (None for the others).
-    "any": with the first that comes. The result's `remove()` takes the hook off.
+    Args:
+        mode: "all" passes the list of gradients when all have been computed (None for tensors without one); "any"
+            passes
+            the first gradient.
     """
     if mode not in ("all", "any"):
         raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
@@ -161,10 +165,12 @@ def register_multi_grad_hook(tensors: Sequence[Any], fn: Callable[..., None], *,
 
 
 class allow_mutation_on_saved_tensors:
-    """Context manager: tensors that nodes save inside may be changed in place: gradients are of what was saved.
+    """A context manager in which saved tensors may be changed in place: backward uses the saved values.
 
-    Every tensor is copied when it is saved (PyTorch copies those that are changed). Raises AssertionError where the
-    walk is outside.
+    Every tensor is copied when it is saved (PyTorch copies those that are changed).
+
+    Raises:
+        AssertionError: If backward runs outside of the block.
     """
 
     def __enter__(self) -> allow_mutation_on_saved_tensors:
@@ -187,7 +193,7 @@ class allow_mutation_on_saved_tensors:
 
 
 def increment_version(tensor: Any) -> None:
-    """Say that `tensor` (or each of several) was changed in place by code that autograd does not see."""
+    """Record that `tensor` (or each of several) was changed in place by code that autograd does not see."""
     for t in (tensor,) if isinstance(tensor, Tensor) else tensor:
         t.counter.version += 1
 

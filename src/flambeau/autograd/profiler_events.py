@@ -93,12 +93,15 @@ class _TimeStatistics:
 
 @dataclass(eq=False)
 class FunctionEvent(_TimeStatistics):
-    """An operator's call, a `record_function` block, or what a device did.
+    """An operator's call, a `record_function` block, or a command of a device.
 
-    thread: of the host, numbered from 0; for a device's event, its stream. kernels: what the call itself started on
-    devices. device_index: -1 for the host's. stack: the program's lines that it came from, innermost first, if they
-    were asked for. nbytes: that a device copied or set. Memory is what was allocated less what was freed, in bytes, if
-    that was asked for; `self_` is without what it called.
+    Attributes:
+        thread: Number of the host thread, from 0; for a device's event, its stream.
+        kernels: The device work that the call itself started.
+        device_index: -1 for the host.
+        stack: The program's lines that led to it, innermost first, if requested.
+        nbytes: Bytes that a device copied or set.
+        cpu_memory_usage, device_memory_usage: Allocated minus freed bytes, if requested. `self_` excludes nested calls.
     """
 
     name: str
@@ -120,7 +123,7 @@ class FunctionEvent(_TimeStatistics):
 
     @property
     def key(self) -> str:
-        """Return what averages are made by: its name, but the steps of a schedule are one."""
+        """Return the key of averages: the name; all steps of a schedule have one key."""
         return "ProfilerStep*" if self.name.startswith("ProfilerStep#") else self.name
 
     @property
@@ -129,12 +132,12 @@ class FunctionEvent(_TimeStatistics):
 
     @property
     def cpu_time_total(self) -> float:  # type: ignore[override]
-        """Host time of the call and what it called."""
+        """Return the host time of the call, including nested calls."""
         return self.time_range.elapsed_us() if self._on_host else 0.0
 
     @property
     def self_cpu_time_total(self) -> float:
-        """Host time of the call less what it called."""
+        """Return the host time of the call without nested calls."""
         return self.cpu_time_total - sum(child.cpu_time_total for child in self.cpu_children)
 
     @property
@@ -146,12 +149,12 @@ class FunctionEvent(_TimeStatistics):
 
     @property
     def device_time_total(self) -> float:  # type: ignore[override]
-        """Device time of what the call, and what it called, started."""
+        """Return the device time of the work that the call and nested calls started."""
         return self.self_device_time_total + sum(child.device_time_total for child in self.cpu_children)
 
     @property
     def cpu_memory_usage(self) -> int:
-        """CPU memory that the call, and what it called, allocated less what they freed, in bytes."""
+        """Return allocated minus freed CPU memory of the call and nested calls, in bytes."""
         return self.self_cpu_memory_usage + sum(child.cpu_memory_usage for child in self.cpu_children)
 
     @property

@@ -1,7 +1,7 @@
-"""Names of PyTorch that can be imported and asked about, and that raise when they are used.
+"""Names of PyTorch that exist only to be imported: every use of them raises.
 
-Libraries import classes of subsystems that most programs never use, and ask `isinstance(x, DTensor)` of objects that
-never are one. Such names exist here, so that the import and the question work; every use says what is missing.
+Libraries import classes of subsystems that most programs never use, and evaluate `isinstance(x, DTensor)` for objects
+that never are one. Such names exist here, so that the import and the check work; every use names the missing feature.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def absent_class(module: str, name: str, advice: str, *bases: type) -> Any:
     """Return a class that `isinstance`, `issubclass` and subclassing accept, and that has no instances.
 
     Args:
-        module: The public module that shows it, as PyTorch calls it: "torch.distributed.tensor".
+        module: PyTorch's name of the public module: "torch.distributed.tensor".
         name: The name of the class.
         advice: What to do instead.
-        bases: The classes that it derives from.
+        bases: The base classes.
 
     Raises:
-        NotSupportedError: From a call of the class.
+        NotSupportedError: When the class is called.
     """
     reason = _reason_of(module, name, advice)
     return _AbsentType(name, bases, {"__module__": module, "__doc__": reason, "_reason": reason})

@@ -29,11 +29,11 @@ def build_refusals(
 
 
 def build_answers(module: str, answers: dict[str, Any]) -> dict[str, Callable[..., Any]]:
-    """Return functions that return what is true without such a device.
+    """Return functions that return constants which are true without such a device.
 
     Args:
         module: The public name of their module.
-        answers: name -> value, or a class to create it by.
+        answers: Name of each function -> its result, or a class to create it with.
     """
 
     def build(name: str, value: Any) -> Callable[..., Any]:

@@ -59,7 +59,7 @@ _ADVICE = {
 
 
 def advice_for(owner: object, name: str) -> str | None:
-    """Return what to do instead of a name of PyTorch; None if nothing is known of it.
+    """Return what to do instead of a name of PyTorch; None if there is no advice.
 
     Args:
         owner: The module, class or object that lacks the name.

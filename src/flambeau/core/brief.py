@@ -1,4 +1,4 @@
-"""`brief`: what error messages show of a value that came from a file."""
+"""`brief`: the text of a value from a file in error messages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _DEPTH = 2
 
 
 def brief(value: Any, depth: int = _DEPTH) -> str:
-    """Return a short text for a value: bounded work, whatever the value is.
+    """Return a short text for a value, in bounded time for any value.
 
-    `repr` of nested tuples that share their parts takes time without end, and that of other objects runs their code.
+    `repr` of nested tuples with shared parts can take exponential time, and that of other objects runs their code.
     """
     kind = type(value)
     if kind in (bool, float, complex, type(None), type(...)):

@@ -25,10 +25,10 @@ _cell_names: list[Callable[[str], str | None]] = []  # functions: source file ->
 
 
 def caller(depth: int = 1) -> Site:
-    """Return where the user's program is now: the innermost frame outside this package.
+    """Return the call site of the user's program: the innermost frame outside this package.
 
-    `depth` frames, the caller of this function among them, are known to be inside and are not looked at. A thread
-    that holds only frames of this package gives its outermost one.
+    `depth` frames, including the caller of this function, are known to be inside and are skipped. In a thread with only
+    frames of this package, the outermost one is returned.
     """
     known = _inside
     try:  # the fast path: this takes a third of the race detector's time
@@ -43,11 +43,7 @@ def caller(depth: int = 1) -> Site:
 
 
 def _slow_caller(frame: FrameType, depth: int) -> Site:
-    """Return the call site for files not seen before, or if there are fewer frames than expected.
-
-    Asked of each file before who called it: a program's outermost frame, which nobody calls, is known from then
-    on.
-    """
+    """Return the call site if a file was not seen before, or if there are fewer frames than expected."""
     while (depth > 0 or is_inside(frame.f_code)) and frame.f_back is not None:
         frame = frame.f_back
         depth -= 1
@@ -55,9 +51,7 @@ def _slow_caller(frame: FrameType, depth: int) -> Site:
 
 
 def is_within(room: str) -> bool:
-    """Return True if the program's present call leads through a room of this package: what is made now is that
-    room's.
-    """
+    """Return True if the program's current call goes through a package (room) of this library."""
     folder, frame = _PACKAGE + room + os.sep, sys._getframe(1)
     while frame.f_back is not None and is_inside(frame.f_code):
         if os.path.abspath(frame.f_code.co_filename).startswith(folder):
@@ -124,7 +118,7 @@ def is_program(code: CodeType) -> bool:
 
 
 def program_site() -> Site:
-    """Return where the program is now, whatever of Flambeau and of the standard library it called."""
+    """Return the program's line that is running now, outside of Flambeau and of the standard library."""
     frame = sys._getframe(1)
     while frame.f_back is not None and not is_program(frame.f_code):
         frame = frame.f_back
@@ -157,9 +151,7 @@ def program_stack() -> list[str]:
 
 
 def is_command(filename: str) -> bool:
-    """Return True if a source file is of a command that runs programs, as `flambeau run`: no caller that a program
-    knows.
-    """
+    """Return True if a source file belongs to a command that runs programs, such as `flambeau run`."""
     return os.path.abspath(filename).startswith(_COMMANDS)
 
 
@@ -209,7 +201,7 @@ def file_of(site: Site) -> str:
 
 
 def launched_at(site: Site | None) -> str:
-    """Return what an error of a device adds where the line that launched the work is known."""
+    """Return the suffix of a device's error that names the line which launched the work; "" if it is unknown."""
     if site is None:
         return ""
     text = source(site)

@@ -1,4 +1,4 @@
-"""`device`: where a tensor lies. A value: equal devices are the same object."""
+"""`device`: the device of a tensor, an interned value."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class dtype:  # PyTorch's public name
         return _TORCH_NAMES.get(self.name) or self.name.capitalize()
 
     def to_complex(self) -> dtype:
-        """Return the complex dtype that holds its values. Raises RuntimeError where PyTorch has none."""
+        """Return the complex dtype whose parts have this dtype. Raises RuntimeError if PyTorch has none."""
         found = self if self.is_complex else _COMPLEX.get(self.name)
         if found is None:
             raise RuntimeError(f"Unknown Complex ScalarType for {self.torch_name}")

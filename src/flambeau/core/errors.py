@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 
 class OutOfMemoryError(RuntimeError):
-    """The device cannot hold what was asked for. Nothing was changed."""
+    """The device lacks the memory for a request. Nothing was changed."""
 
     __module__ = "flambeau"  # tracebacks and pickles name the public place
 
 
 class RaceError(RuntimeError):
-    """Two accesses to one piece of memory conflict and nothing orders them."""
+    """Two conflicting accesses to the same memory are not ordered."""
 
     __module__ = "flambeau"
 
@@ -27,11 +27,13 @@ LinAlgError = _LinAlgError  # PyTorch's class has the first name, and is shown b
 
 
 class DriverError(RuntimeError):
-    """A driver call failed: which, with what code, on which device.
+    """A driver call failed. The text names the call, its code and the device.
 
-    late: it tells of work that was given before, or of a device that such work has broken. Which call does so depends
-    on when that work has run.
-    known: a call before said the same of the device, to whoever made it.
+    Attributes:
+        late: The error is of work that was enqueued earlier, or of a device that such work has broken. Which call
+            raises it
+            depends on when that work has run.
+        known: An earlier call has raised the same error of the device.
     """
 
     __module__ = "flambeau"
@@ -50,7 +52,7 @@ class NotSupportedError(RuntimeError):
 
 
 class InvalidAddressError(DriverError):
-    """A kernel or copy reaches memory that is not allocated (freed, out of bounds, other machine)."""
+    """A kernel or copy accesses memory that is not allocated (freed, out of bounds, of another machine)."""
 
     __module__ = "flambeau"
 
@@ -62,7 +64,7 @@ class HostMemoryError(DriverError):
 
 
 def late(error: DriverError) -> DriverError:
-    """Return the error, marked: see `DriverError`."""
+    """Mark an error as late and return it: see `DriverError`."""
     error.late = True
     return error
 

@@ -1,12 +1,12 @@
-"""Files that are replaced whole or not at all.
+"""Files that are replaced as a whole or not at all.
 
 # Note [Whole files]
-Problem: a full disk, or a signal, amid a write leaves half of a new file, and nothing of the old one.
+Problem: a full disk, or a signal, during a write leaves half of a new file, and nothing of the old one.
 Rule: every file that Flambeau writes for a program goes through `replacing`, or `replace_file` with all its contents.
-The new file is written beside the old one, without a name where the system has unnamed files (Linux: then even SIGKILL
-leaves nothing behind), written to the disk, and takes the name of the old one in one step.
+The new file is written next to the old one, without a name if the system has unnamed files (on Linux even SIGKILL then
+leaves nothing behind). It is flushed to disk and takes the name of the old one in one step.
 Consequences: the folder must be writable; other hard links keep the old contents. A path that is not a regular file
-(a pipe, /dev/stdout) cannot be replaced and is written into.
+(a pipe, /dev/stdout) cannot be replaced and is written to directly.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def replace_file(path: str | os.PathLike[str], data: bytes | str, durable: bool 
 def replacing(path: str | os.PathLike[str], durable: bool = True) -> Iterator[BinaryIO]:
     """Open a file that replaces the one at `path` when the block ends; if the block raises, nothing changes.
 
-    Permissions stay, and a symbolic link keeps its place: the file that it leads to is replaced.
+    Permissions are kept. If the path is a symbolic link, its target is replaced.
 
     Args:
-        path: Where the file shall be.
-        durable: Wait until the disk has it, so that it survives a loss of power, too.
+        path: The path of the file.
+        durable: Wait until the file is on disk, so that it survives a loss of power.
 
     Raises:
-        OSError: If the folder or the old file is not writable, or the disk is full. It names the file.
+        OSError: If the folder or the old file is not writable, or the disk is full. The error names the file.
     """
     before = _status(path)
     if not _is_replaceable(path, before):
@@ -73,11 +73,11 @@ def replacing(path: str | os.PathLike[str], durable: bool = True) -> Iterator[Bi
 
 @contextmanager
 def naming(path: str | os.PathLike[str], outcome: str) -> Iterator[None]:
-    """Add to the error of a full or broken disk which file was written, and what is left of it.
+    """Add the file's name, and its state after the failure, to errors of a full or broken disk.
 
     Args:
         path: The file.
-        outcome: What is left of it, such as "the old file is kept".
+        outcome: The state of the file, such as "the old file is kept".
 
     Raises:
         OSError: If the block raises one; with the same number.

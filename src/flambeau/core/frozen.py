@@ -1,8 +1,8 @@
-"""`Record` and `Value`: classes of named values that stay as they were made.
+"""`Record` and `Value`: immutable classes with named fields.
 
-They are what `dataclass(frozen=True)` makes, less the code that it writes and compiles for each class: 0.7 ms apiece,
-all of it while the package is imported. Making one takes longer than a dataclass, so what calls make one of is a
-NamedTuple, and what import does not need is a dataclass.
+They replace `dataclass(frozen=True)`, which compiles code for each class: 0.7 ms each while the package is imported.
+Creating an instance is slower than of a dataclass. Objects that calls create are therefore NamedTuples, and classes
+that import does not need are dataclasses.
 """
 
 from __future__ import annotations

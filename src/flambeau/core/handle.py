@@ -1,4 +1,4 @@
-"""`RemovableHandle`: what registering a hook gives, to take the hook out again."""
+"""`RemovableHandle`: the result of registering a hook, which removes the hook."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class RemovableHandle:
     """Removes a hook from its dict of hooks (an `OrderedDict`), by `remove()` or at the end of a `with` block.
 
     Args:
-        hooks_dict: the hooks by id. Only a weak reference is kept.
-        extra_dict: dicts (one or several) in which the id is a key too.
+        hooks_dict: Id -> hook. Only a weak reference to the dict is kept.
+        extra_dict: One or several dicts that have the id as a key, too.
     """
 
     __slots__ = ("__weakref__", "_dicts", "id")

@@ -34,11 +34,11 @@ def channels_last_strides(shape: Sequence[int]) -> Strides:
 
 
 def is_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Return True if a layout of 4 or 5 dimensions reads as channels last, gaps allowed: PyTorch's
+    """Return True if a layout of 4 or 5 dimensions is channels last, with or without gaps: PyTorch's
     `suggest_memory_format`.
 
-    Where dimensions of one element leave it open (one channel, one place), the strides given to them decide;
-    those of a contiguous tensor say no.
+    If dimensions of one element leave it open (one channel, one position), their strides decide; those of a contiguous
+    tensor mean no.
     """
     if len(shape) not in (4, 5) or strides[1] == 0:
         return False
@@ -96,11 +96,12 @@ def dense_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides:
 
 
 def result_strides(shape: Sequence[int], *operands: Sequence[int], broadcast: bool = False) -> Strides:
-    """Return strides of a new result of `shape` computed from operands of these strides, broadcast to `shape`.
+    """Return strides of a new result of `shape` computed from operands with these strides, broadcast to `shape`.
 
-    PyTorch's rule for pointwise operators and indexing: the operands' common order of dimensions, the first
-    operand that has an opinion on a pair deciding it. `broadcast` says that their shapes differed: then PyTorch
-    takes no short cut.
+    PyTorch's rule for pointwise operators and indexing: the operands' common order of dimensions. For each pair of
+    dimensions, the first operand whose strides order them decides. `broadcast` means that shapes differed, in which
+    case
+    PyTorch does not take its fast path.
     """
     if not broadcast and all(is_contiguous(shape, strides) for strides in operands):
         return contiguous_strides(shape)
@@ -127,11 +128,10 @@ def _pack_strides(shape: Sequence[int], order: Sequence[int], least: int = 1) ->
 
 
 def memory_order(shape: Sequence[int], *operands: Sequence[int]) -> list[int]:
-    """Return dimensions from outermost to innermost: larger strides first, ties by larger size, else as they stand.
+    """Return dimensions from outermost to innermost: larger strides first, then larger sizes, then the given order.
 
-    A stride of 0 (an expanded dimension) says nothing of the order; then the next operand is asked. The
-    comparison is partial, so the order of the insertion sort matters: it runs from the innermost dimension
-    outwards, as PyTorch's.
+    A stride of 0 (an expanded dimension) does not order dimensions; then the next operand decides. The comparison is
+    partial, so the order of the insertion sort matters: it runs from the innermost dimension outwards, as in PyTorch.
     """
     order = list(reversed(range(len(shape))))  # innermost first
     for i in range(1, len(order)):
@@ -147,7 +147,7 @@ def memory_order(shape: Sequence[int], *operands: Sequence[int]) -> list[int]:
 
 
 def _compare(shape: Sequence[int], operands: Sequence[Sequence[int]], a: int, b: int) -> int:
-    """Return -1 if dimension `a` lies inside `b`, 1 if outside, 0 if no operand says."""
+    """Return -1 if dimension `a` is inside `b`, 1 if it is outside, 0 if no operand orders them."""
     for strides in operands:
         if strides[a] == 0 or strides[b] == 0:
             continue
@@ -176,7 +176,7 @@ def broadcast_shapes(shapes: Iterable[Sequence[int]]) -> Shape:
 
 
 def expand_strides(shape: Sequence[int], strides: Sequence[int], target: Sequence[int]) -> Strides:
-    """Return strides that read a tensor of `shape` as one of the (broadcast) shape `target`."""
+    """Return strides with which a tensor of `shape` is read as one of the (broadcast) shape `target`."""
     lead = len(target) - len(shape)
     return (0,) * lead + tuple(
         0 if size == 1 and want != 1 else stride
@@ -215,7 +215,7 @@ def wrap_dim(dim: int, ndim: int) -> int:
 
 
 def view_strides(shape: Sequence[int], strides: Sequence[int], new: Sequence[int]) -> Strides | None:
-    """Return strides under which the same memory reads as shape `new`, or None where that needs a copy."""
+    """Return the strides with which the same memory is a tensor of shape `new`, or None if that needs a copy."""
     if numel(shape) == 0:
         return contiguous_strides(new) if tuple(shape) != tuple(new) else tuple(strides)
     out = [0] * len(new)
@@ -240,7 +240,7 @@ def view_strides(shape: Sequence[int], strides: Sequence[int], new: Sequence[int
 
 
 def may_self_overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Return True if two indices reach one element for certain: an expanded dimension.
+    """Return True if two indices certainly refer to one element, as in an expanded dimension.
 
     PyTorch refuses to write to such a layout, and to no other (`unfold` may overlap and be written).
     """

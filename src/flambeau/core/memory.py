@@ -37,7 +37,7 @@ def address_of(array: np.ndarray[Any, Any]) -> int:
 
 
 def compact_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a copy that repeats by strides of 0 what the array itself repeats by them."""
+    """Return a copy of an array that keeps strides of 0, so repeated elements are stored once."""
     if not array.ndim or 0 not in array.strides:
         return array.copy()
     narrow = array[tuple([slice(None if step else 1) for step in array.strides])]

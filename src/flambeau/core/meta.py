@@ -1,13 +1,13 @@
-"""`Meta`: everything about a tensor but its memory. Interned: equal metas are the same object.
+"""`Meta`: everything about a tensor except its memory. Interned: equal metas are the same object.
 
-An operator's rule sees metas only, and plans are cached by them (see Note [The plan cache]).
+Inference sees only metas, and plans are cached by them (see Note [The plan cache]).
 
 # Note [Memory formats]
-Operators on images (N, C, spatial ...) lay their results out in the format that their input suggests, as PyTorch's do:
-contiguous, or `channels_last`, with the channels innermost (`Meta.suggested`, or `Meta.laid` where several inputs
-decide). A gradient's record takes the format as a param where the input that decides it is not among its own inputs.
-Other records keep the order of dimensions of their operands (`core.layout.result_strides`, `dense_strides`). Metas
-are interned, so the question is answered once for a layout.
+Operators on images (N, C, spatial ...) return results in the format that their input suggests, like PyTorch:
+contiguous, or `channels_last`, with the channels innermost (`Meta.suggested`, or `Meta.laid` if several inputs
+decide). A gradient operator has the format as a param if the input that decides it is not among its own inputs. Other
+operators keep the order of dimensions of their operands (`core.layout.result_strides`, `dense_strides`). Metas are
+interned, so the format is computed once for a layout.
 """
 
 from __future__ import annotations
@@ -54,11 +54,17 @@ _trace: Trace | None = None  # the running trace: see Note [Plans of a structure
 class Meta:
     """Shape, strides (in elements), dtype and device of a tensor.
 
-    Make one with `Meta.of` or `Meta.contiguous_of`, never directly. `span` is the number of
-    bytes from the first element to the end of the last; `nbytes` counts the elements alone. `contiguous`
-    lets dimensions of one element have any stride, `plain` says that all strides are as a new tensor's;
-    `channels_last` that the layout suggests that format, see Note [Memory formats]. `kind` is all of a meta but its
-    numbers: dtype, device, number of dimensions, `plain`, class. What few calls ask for is computed when it is.
+    Use `Meta.of` or `Meta.contiguous_of` to create one, never the constructor. Rarely used attributes are computed on
+    first
+    use.
+
+    Attributes:
+        span: Bytes from the first element to the end of the last.
+        nbytes: Bytes of the elements.
+        contiguous: True for a contiguous layout; dimensions of one element may have any stride.
+        plain: True if all strides are those of a new tensor.
+        channels_last: True if the layout suggests that format, see Note [Memory formats].
+        kind: Everything except the numbers: dtype, device, number of dimensions, `plain`, class.
     """
 
     __slots__ = (
@@ -134,7 +140,9 @@ class Meta:
 
 
 class ShortMeta(Meta):
-    """That of a tensor that reaches beyond its storage, which was made smaller. See Note [Storages made smaller]."""
+    """The meta of a tensor that reaches beyond its storage, which was made smaller. See Note [Storages made
+    smaller].
+    """
 
     __slots__ = ()
 

@@ -1,10 +1,10 @@
-"""Names of public objects: the module that they show, and errors for absent names and for copies.
+"""Names of public objects: their public module, and errors for absent names and for copies.
 
 # Note [Where a class says it is from]
-Classes and functions are written in rooms that programs do not know, and shown in modules that they do. Reprs,
-tracebacks and pickles go by `__module__`, so that is the public module: `flambeau.cuda`, from which a pickle leads
-back. Where `torch` is Flambeau (`flambeau run`) it is `torch.cuda`, as in PyTorch: see cli/import_hook.py. Elsewhere
-it is not, for PyTorch itself may lie beside, and `torch.Size` would name its class, not ours.
+Classes and functions are defined in internal modules and shown in public ones. Reprs, tracebacks and pickles use
+`__module__`, so it is the public module: `flambeau.cuda`, from which a pickle can be loaded. If `torch` is Flambeau
+(`flambeau run`) it is `torch.cuda`, as in PyTorch: see cli/import_hook.py. Otherwise it is not, because PyTorch itself
+may be installed, and `torch.Size` would be its class.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ _INNER = {"core", "data", "driver", "observe", "ops", "runtime", "tape", "tensor
 def publish(namespace: dict[str, Any]) -> None:
     """Set the module of classes and functions that this public module shows to that module.
 
-    So do functions to which what they say does not lead: they have other names within, or one was put around
-    them.
+    Functions that are not found under their own module and name are included: renamed and wrapped ones.
     """
     for name, value in namespace.items():
         if isinstance(value, type | FunctionType) and value.__name__ == name and is_inner(value.__module__):

@@ -36,7 +36,7 @@ class MersenneTwister:
             self._made._legacy_seeding(self.seed & 0xFFFFFFFF)
 
     def copy(self) -> MersenneTwister:
-        """Return an independent engine that will give the same numbers."""
+        """Return an independent engine with equal state."""
         other = MersenneTwister(self.seed)
         if self._made is not None:
             other._bits.state = self._made.state

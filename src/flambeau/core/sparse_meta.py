@@ -1,10 +1,11 @@
-"""`SparseMeta`: all of a sparse tensor but its indices and values. Interned, as `Meta` is.
+"""`SparseMeta`: everything about a sparse tensor except its indices and values. Interned, like `Meta`.
 
 # Note [Sparse tensors]
-A sparse tensor is a `Tensor` whose storage holds tensors: indices and values. Its meta is a `SparseMeta`, for which no
-plan of a call exists and none is made. So a call with a sparse operand misses the plan cache, and the slow path finds
-what to do in the tables of `tensor/layouts.py`; an operator that is not there raises. Dense calls pay nothing, and no
-kernel reads a sparse tensor's memory, because a sparse tensor has neither an address nor strides.
+A sparse tensor is a `Tensor` whose storage holds tensors: indices and values. Its meta is a `SparseMeta`, for which
+plans
+of calls never exist. A call with a sparse operand therefore misses the plan cache, and the slow path uses the tables of
+`tensor/layouts.py`; an operator without an entry raises. Dense calls pay nothing, and no kernel reads a sparse tensor's
+memory, because a sparse tensor has neither an address nor strides.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ LAYOUT_NAMES = {"sparse_coo": "Sparse", "sparse_csr": "SparseCsr", "sparse_csc":
 
 
 class SparseMeta(Meta):
-    """Shape, layout, dtype and device of a sparse tensor. Make one with `SparseMeta.sparse_of`.
+    """Shape, layout, dtype and device of a sparse tensor. Use `SparseMeta.sparse_of` to create one.
 
     Attributes:
         layout: The layout's name: "sparse_coo", "sparse_csr" or "sparse_csc".
-        sparse_dim: How many dimensions the indices count; behind them lie `dense_dim` dimensions of the values.
-        dense_dim: How many dimensions each value has.
-        batch_dim: How many dimensions of a compressed tensor lie before the sparse ones.
+        sparse_dim: Number of dimensions that the indices cover, followed by `dense_dim` dimensions of the values.
+        dense_dim: Number of dimensions of each value.
+        batch_dim: Number of dimensions of a compressed tensor before the sparse ones.
     """
 
     __slots__ = ("batch_dim", "dense_dim", "layout", "sparse_dim")

@@ -1,4 +1,4 @@
-"""A line on a terminal that shows how far long work is. Elsewhere than on a terminal nothing is written."""
+"""A progress line on a terminal. Nothing is written if the output is not a terminal."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class StatusLine:
 
 
 class Meter:
-    """Shows share, rate and time left of work on stderr, once it has taken a second and if that is a terminal.
+    """A progress line on stderr with share, rate and remaining time, shown after a second and only on a terminal.
 
     Attributes:
-        total: How much there is to do, in `unit`.
+        total: Total amount of work, in `unit`.
     """
 
     def __init__(self, title: str, total: float, unit: str, file: TextIO | None = None) -> None:

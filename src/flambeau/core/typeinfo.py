@@ -12,9 +12,10 @@ from flambeau.core.flags import flags
 
 
 class finfo:  # PyTorch's public name
-    """The limits of a floating dtype; of a complex one's parts. Without a dtype: the default dtype's.
+    """The limits of a floating-point dtype, or of the parts of a complex dtype; default: of the default dtype.
 
-    Raises TypeError for any other dtype.
+    Raises:
+        TypeError: For any other dtype.
     """
 
     def __init__(self, type: dtype | None = None) -> None:
@@ -59,7 +60,11 @@ def _mantissa_bits(eps: float) -> int:
 
 
 class iinfo:  # PyTorch's public name
-    """The limits of an integer dtype. Raises TypeError for any other, bool among them."""
+    """The limits of an integer dtype.
+
+    Raises:
+        TypeError: For any other dtype, including bool.
+    """
 
     def __init__(self, type: dtype) -> None:
         if not isinstance(type, dtype):

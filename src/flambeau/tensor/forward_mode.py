@@ -1,16 +1,16 @@
-"""Forward-mode AD: tensors with tangents, and how operators pass tangents on. Owner of the open dual levels.
+"""Forward-mode AD: tensors with tangents, and their propagation by operators. Owner of the open dual levels.
 
 # Note [Forward mode]
-A dual tensor keeps its tangent of each open level in its `__dict__`. A call with dual inputs is intercepted (see Note
-[Interception]): it runs on the inputs without the tangents of the innermost level, and `_push_forward` computes the
-tangents of its results by ordinary operators, which are recorded for backward and pass on tangents of outer levels.
+A dual tensor stores its tangent of each open level in its `__dict__`. A call with dual inputs is intercepted (see Note
+[Interception]): it runs on the inputs without the tangents of the innermost level. Then `_push_forward` computes the
+tangents of its results by ordinary operators, which are recorded for backward and propagate tangents of outer levels.
 
-The tangent of a result comes from the operator's derivative record. Where a formula maps the gradient of the
-result element by element, it maps the tangent of the input in the same way. Where the operator is linear in an
-input, it is called on the tangent. For all others the formula, which is linear in the gradient, is differentiated
-by the gradient: the transpose of the transposed Jacobian.
+The tangent of a result is computed from the operator's derivative. If a formula is elementwise in the gradient of the
+result, it is applied to the tangent of the input. If the operator is linear in an input, it is called on the tangent.
+Otherwise the formula, which is linear in the gradient, is differentiated by the gradient: the transpose of the
+transposed Jacobian.
 
-A tensor that a node saves keeps its tangents, so that backward may be differentiated forward.
+A tensor that a node saves keeps its tangents, so backward can be differentiated in forward mode.
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ def intercept_views(kind: Any, t: Tensor, dim: int, parts: Sequence[Any]) -> Any
 
 
 def _rebase(result: Tensor, t: Tensor) -> None:
-    """Make a view's base the dual tensor instead of the stand-in without tangent."""
+    """Make the dual tensor the base of a view, in place of the tensor without tangent."""
     history = result.history
     if history is not None and history.base is not None and (t.history is None or t.history.base is None):
         history.base = t  # type: ignore[misc]

@@ -1,10 +1,10 @@
 """Layers between public functions and launches: forward-mode AD, and dispatch modes. Owner of that state.
 
 # Note [Interception]
-Problem: Inside of a dual level or a dispatch mode each operator call must be seen; elsewhere that must cost nothing.
+Problem: inside of a dual level or a dispatch mode each operator call must be seen; elsewhere that must cost nothing.
 Rule: `call.py` and `autograd_meta.py` look up plans of calls in a table. While `count` is not 0, they look in an empty
-table, as they do under autocast, and the slow path asks `intercept` and `intercept_view` here.
-Consequences: Inside of a level or mode of any thread, calls of all threads take the slow path.
+table, as under autocast, and the slow path calls `intercept` and `intercept_view` here.
+Consequences: inside of a level or mode of any thread, calls of all threads take the slow path.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def subscribe(changed: Callable[[], None]) -> None:
 
 
 def add_layer(layer: Any) -> None:
-    """Ask a module about calls: its `intercept`, `intercept_into` and `intercept_view`."""
+    """Register a module whose `intercept`, `intercept_into` and `intercept_view` are called for each call."""
     _layers.append(layer)
 
 
@@ -63,7 +63,7 @@ def intercept(op: Any, args: Sequence[Any], params: tuple[Any, ...]) -> Any:
 def intercept_into(
     op: Any, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...], resize: bool
 ) -> Any:
-    """Return the result of a call that writes into `outputs`, as `intercept`."""
+    """Return the result of a call that writes into `outputs`, if a layer handles it; see `intercept`."""
     for layer in _layers:
         result = layer.intercept_into(op, outputs, args, params, resize)
         if result is not NotImplemented:
@@ -72,7 +72,7 @@ def intercept_into(
 
 
 def intercept_view(view: Any, t: Tensor, params: tuple[Any, ...]) -> Any:
-    """Return a view that a layer makes, as `intercept`."""
+    """Return the result of a view operator, if a layer handles it; see `intercept`."""
     for layer in _layers:
         result = layer.intercept_view(view, t, params)
         if result is not NotImplemented:
@@ -81,7 +81,7 @@ def intercept_view(view: Any, t: Tensor, params: tuple[Any, ...]) -> Any:
 
 
 def intercept_views(kind: Any, t: Tensor, dim: int, parts: Sequence[Any]) -> Any:
-    """Return several views of a tensor that a layer makes, as `intercept`."""
+    """Return the results of an operator with several views, if a layer handles it; see `intercept`."""
     for layer in _layers:
         result = layer.intercept_views(kind, t, dim, parts)
         if result is not NotImplemented:

@@ -1,6 +1,6 @@
-"""Tables of what operators and views do with tensors that are not strided, which `tensor/sparse` fills.
+"""Tables of the functions for tensors that are not strided, which `tensor/sparse` fills.
 
-See Note [Sparse tensors] in core/sparse_meta.py. The slow paths of calls and views come here.
+See Note [Sparse tensors] in core/sparse_meta.py. The slow paths of calls and views use them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ functions: dict[str, Any] = {}
 
 
 def find(name: str) -> Any:
-    """Return what has a name in `functions`; its package is imported first."""
+    """Return the function of this name in `functions`, after importing its package."""
     import_module("flambeau.tensor.sparse")
     return functions[name]
 
@@ -47,7 +47,7 @@ def run_call(op: Any, args: Sequence[Any], params: tuple[Any, ...]) -> Any:
 def run_change(
     op: Any, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...], resize: bool
 ) -> Any:
-    """Run an operator into given tensors where a tensor is sparse: in place, or `out=` with `resize`."""
+    """Run an operator with a sparse tensor in place, or into `out=` with `resize`."""
     define = changes.get(op)
     if define is None or len(outputs) != 1:
         raise not_implemented(op.name if resize else f"{op.name}_", (*outputs, *args))
@@ -55,7 +55,7 @@ def run_change(
 
 
 def run_view(view: Any, t: Tensor, params: tuple[Any, ...]) -> Tensor:
-    """Return what a view of a sparse tensor is: a new tensor."""
+    """Return the result of a view operator for a sparse tensor: a new tensor."""
     define = views.get(view)
     if define is None:
         raise not_implemented(view.name, (t,))

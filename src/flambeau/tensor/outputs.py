@@ -1,4 +1,4 @@
-"""`out=`: the checks that structured operators make before they store into given tensors."""
+"""`out=`: the checks of structured operators before they store their results."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def require_dtype(kind: dtype, out: Tensor) -> None:
 
 
 def deliver(result: Any, out: Any, name: str | None = None) -> Any:
-    """Store a composite's result, a tensor or several, where `out=` says; the result itself without `out`.
+    """Store a composite function's results in `out=`; without `out`, return them.
 
-    Raises RuntimeError, with nothing changed, for a dtype that the result cannot be cast to, and where
-    gradients would be needed. The first refusal is in the words of linear algebra where a `name` is given.
+    Raises:
+        RuntimeError: With nothing changed, if a result cannot be cast to the dtype of its output.
     """
     if out is None:
         return result

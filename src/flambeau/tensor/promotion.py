@@ -29,7 +29,7 @@ def _dtype(x: Any, name: str, argument: str, position: int) -> dtype:
 @function
 @signatures("promote_types(type1: dtype, type2: dtype)")
 def promote_types(type1: Any, type2: Any) -> dtype:
-    """Return the smallest dtype that holds both. Raises RuntimeError for pairs that do not combine."""
+    """Return the smallest dtype to which both can be converted. Raises RuntimeError for pairs without one."""
     first, second = _dtype(type1, "promote_types", "type1", 1), _dtype(type2, "promote_types", "type2", 2)
     return dtypes.promote_types(first, second)
 
@@ -44,7 +44,7 @@ def can_cast(from_: Any, to: Any) -> bool:
 @function
 @accepts("result_type", tensor="tensor1", other="tensor2")
 def result_type(tensor1: Any, tensor2: Any) -> dtype:
-    """Return the dtype that an arithmetic operation on these two, tensors or numbers, would give."""
+    """Return the dtype of an arithmetic operation on these two tensors or numbers."""
     operands: list[Any] = []
     for i, x in enumerate((tensor1, tensor2)):
         if isinstance(x, Tensor):

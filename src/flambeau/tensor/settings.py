@@ -51,9 +51,10 @@ _MODES = ("default", "warn", "error")
 
 @function
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Use kernels that give the same bits each time; where there is none, raise RuntimeError, or warn.
+    """Use bitwise reproducible kernels. If an operator has none, raise RuntimeError, or warn.
 
-    On the CPU and on virtual GPUs all are deterministic. New memory is filled then: see `torch.utils.deterministic`.
+    On the CPU and on virtual GPUs all kernels are reproducible. New memory is filled too: see
+    `torch.utils.deterministic`.
     """
     flags.deterministic = bool(mode)
     flags.deterministic_warn_only = bool(warn_only)
@@ -96,7 +97,7 @@ def get_deterministic_debug_mode() -> int:
 
 
 def alert_not_deterministic(name: str) -> None:
-    """Refuse, or warn of, a kernel whose bits vary, where determinism is asked for."""
+    """Refuse, or warn of, a kernel whose results vary, if the program requires determinism."""
     if not flags.deterministic:
         return
     text = (
@@ -118,7 +119,9 @@ def alert_not_deterministic(name: str) -> None:
 
 @function
 def get_num_threads() -> int:
-    """Return how many threads products and factorizations on the CPU use; other operators use the calling one."""
+    """Return the number of threads for products and factorizations on the CPU; other operators use the calling
+    thread.
+    """
     return blas_threads.count()
 
 

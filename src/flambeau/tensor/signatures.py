@@ -1,12 +1,12 @@
 """Signatures of PyTorch's argument parser that differ from the parameters of the functions here.
 
 The decorator `signatures` states them if PyTorch's parser has several for a function, or parameters of other names or
-types. All other functions are checked by their own annotations. `tests/oracle/names/test_signatures.py` compares both
-with PyTorch's stubs.
+types. All other functions are checked by their annotations. `tests/oracle/names/test_signatures.py` compares both with
+PyTorch's stubs.
 
-A line is one signature. Types are those of `arg_errors.KINDS`; `=` marks a parameter that may be left out; `**made`
-stands for the keywords of functions that make tensors. A method takes the line of its function without the first
-parameter, unless it has its own line, `Tensor.name`. `F.name` is a function of `torch.nn.functional`.
+A line is one signature. Types are those of `arg_errors.KINDS`; `=` marks an optional parameter; `**made` stands for the
+keywords of creation functions. A method uses the line of its function without the first parameter, unless it has its
+own line, `Tensor.name`. `F.name` is a function of `torch.nn.functional`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def signatures(lines: str = "", *, shown: str = "") -> Callable[[F], F]:
 
 
 def accepts(function: str, **names: str) -> Callable[[F], F]:
-    """Note arguments that PyTorch's parser calls otherwise than the definition: `accepts("split", theirs="mine")`."""
+    """Register argument names of PyTorch's parser that the definition names otherwise: `accepts("split",
+    theirs="mine")`.
+    """
     renamed[function] = names
     return lambda define: define
 
@@ -65,7 +67,7 @@ def _split(lines: str) -> Iterator[tuple[str, str]]:
 
 
 def signatures_of(name: str, method: bool) -> list[str]:
-    """Return the listed signatures of a function or a method; nothing if its own annotations say them."""
+    """Return the listed signatures of a function or a method; none if its annotations define them."""
     if method:
         own = listed.get(f"Tensor.{name}")
         return own if own is not None else [_without_first(text) for text in listed.get(name, ())]

@@ -47,7 +47,7 @@ class Storage:
 
     @property
     def device(self) -> device:
-        """Return where the memory lies."""
+        """Return the device of the memory."""
         return self.context.device
 
     def used_on(self, stream: int) -> None:

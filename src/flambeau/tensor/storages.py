@@ -1,4 +1,4 @@
-"""Storages as programs see them: `Tensor.untyped_storage()`, `Tensor.set_`."""
+"""Public storage objects: `Tensor.untyped_storage()`, `Tensor.set_`."""
 
 from __future__ import annotations
 
@@ -110,8 +110,9 @@ class Face:
         return self._of(to(self._row, place(device), non_blocking=non_blocking))
 
     def type(self, dtype: Any = None, non_blocking: bool = False) -> Any:
-        """Return its type's name, "torch.cuda.FloatStorage"; or its elements as a storage of the type given; itself
-        if it is.
+        """Return the type's name, "torch.cuda.FloatStorage", or the elements converted to a storage of another type.
+
+        Returns itself if it has that type.
 
         Raises:
             ValueError: If there is no such type.
@@ -146,17 +147,17 @@ class Face:
         return found
 
     def resizable(self) -> bool:
-        """Return True if `resize_` works: the memory is no other library's or process'."""
+        """Return True if `resize_` works: the memory is not owned by another library or process."""
         return type(self._row.memory) in (Storage, PinnedStorage)
 
     def resize_(self, size: int) -> Any:
         """Resize the storage, in elements; added elements are uninitialized. All its tensors follow. Returns itself.
 
-        A CUDA device gets the memory back that a smaller storage gives up, so that tensors that reach beyond it
-        are out of bounds.
+        A smaller storage on a CUDA device frees the rest of its memory, so tensors that reach beyond it are out of
+        bounds.
 
         Raises:
-            RuntimeError: If the memory is another library's or process'.
+            RuntimeError: If another library or process owns the memory.
         """
         if type(size) is bool or not hasattr(size, "__index__"):
             raise RuntimeError(f"resize_ expects an int, but got {type_name(size)}")
@@ -232,7 +233,9 @@ for _name, _kind in {
 
 
 class UntypedStorage(Face):
-    """The bytes under a tensor. `UntypedStorage(nbytes, device=)` makes new ones, `UntypedStorage([1, 2])` those."""
+    """The bytes of a tensor. `UntypedStorage(nbytes, device=)` allocates new bytes; `UntypedStorage([1, 2])` has these
+    values.
+    """
 
     __slots__ = ()
 
@@ -349,16 +352,16 @@ class TypedStorage(Face):
     def from_buffer(
         cls, buffer: Any, byte_order: str | None = None, count: int = -1, offset: int = 0, *, dtype: Any
     ) -> TypedStorage:
-        """Return a copy of what a buffer holds.
+        """Return a copy of the elements in a buffer.
 
         Args:
-            byte_order: "native", "little" or "big"; may be left out where elements are single bytes.
-            count: how many elements; -1: all there are.
-            offset: the first byte.
+            byte_order: "native", "little" or "big"; optional for elements of one byte.
+            count: Number of elements; -1 for all.
+            offset: The first byte.
 
         Raises:
-            ValueError: If it does not hold so much, or no whole elements.
-            RuntimeError: If the byte order is not said.
+            ValueError: If the buffer is too small, or does not hold whole elements.
+            RuntimeError: If the byte order is missing.
         """
         made: TypedStorage = face(cls, _row_of_buffer(buffer, dtype, byte_order, count, offset))
         return made
@@ -430,7 +433,7 @@ def _row_of_buffer(buffer: Any, kind: dtype, byte_order: str | None, count: int,
 
 
 def _unit(kind: dtype) -> np.dtype[Any]:
-    """Return integers as wide as what a byte order turns: of a complex number its two parts."""
+    """Return an unsigned integer dtype of the width that byte swapping needs; complex numbers are swapped by parts."""
     return np.dtype(f"u{kind.itemsize // (2 if kind.is_complex else 1)}")
 
 
@@ -438,7 +441,7 @@ public.functions.update(UntypedStorage=UntypedStorage, TypedStorage=TypedStorage
 
 
 def face(cls: Any, row: Tensor) -> Any:
-    """Return what programs see of a row's storage: a `TypedStorage` or an `UntypedStorage`."""
+    """Return the public object for a row's storage: a `TypedStorage` or an `UntypedStorage`."""
     made = object.__new__(cls)
     made._held = row
     return made
@@ -469,10 +472,10 @@ def storage(self: Tensor) -> TypedStorage:
 def set_(
     self: Tensor, source: Any = None, storage_offset: int = 0, size: Any = None, stride: Any = None
 ) -> Tensor:
-    """Make the tensor show other memory: a tensor's, a storage's (at an offset, with sizes and strides), or none.
+    """Point the tensor at other memory: a tensor's, a storage's (with offset, sizes and strides), or none.
 
     Raises:
-        RuntimeError: For memory of another device; a leaf that requires a gradient.
+        RuntimeError: If the memory is on another device, or the tensor is a leaf that requires a gradient.
     """
     if source is None:
         return _point(self, empty(Meta.contiguous_of((0,), self.meta.dtype, self.meta.device)))

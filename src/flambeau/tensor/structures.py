@@ -1,7 +1,7 @@
-"""`Structures`: what calls have in common whose shapes differ, and the plan trees that serve them.
+"""`Structures`: plan trees by structure, for calls that differ only in shapes.
 
-A structure is an operator, its params but for the integers among them, and what the inputs are but for their sizes
-and strides (`Meta.kind`). See Note [Plans of a structure] in core/tracing/symbols.py.
+A structure is an operator, its params without their integers, and its inputs without their sizes and strides
+(`Meta.kind`). See Note [Plans of a structure] in core/tracing/symbols.py.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Structure(NamedTuple):
     """A call without its numbers.
 
     Attributes:
-        key: What calls of one structure share.
-        inputs: What their tree is asked with: layouts, each once, then the integers among the params.
-        metas: How many layouts there are.
+        key: The part that calls of one structure share.
+        inputs: The inputs of their tree: layouts, without duplicates, then the integers among the params.
+        metas: Number of layouts.
     """
 
     key: tuple[Any, ...]
@@ -56,7 +56,7 @@ def _take_meta(meta: Meta, metas: list[Meta]) -> Any:
 
 
 class Structures:
-    """Plan trees by structure. A structure has one once it was seen with a few shapes."""
+    """Plan trees by structure. A structure gets one after it was seen with a few shapes."""
 
     def __init__(self) -> None:
         self._trees: dict[Any, PlanTree | int] = {}  # or how often a structure was planned
@@ -98,7 +98,7 @@ class Structures:
 
 
 class SeenKeys:
-    """Keys that were seen once, of which hashes are kept: plans of keys that never come again are not."""
+    """The hashes of keys that were seen once. Plans of keys that never occur again are not cached."""
 
     def __init__(self) -> None:
         self._hashes: set[int] = set()

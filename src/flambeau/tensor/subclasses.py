@@ -1,4 +1,4 @@
-"""Subclasses of Tensor: how instances are made, and what functions do with them by default."""
+"""Subclasses of Tensor: creation of instances, and the default behavior of functions for them."""
 
 from __future__ import annotations
 
@@ -57,10 +57,9 @@ def _require_subclass(cls: Any) -> None:
 
 
 def _torch_function(cls: type[Any], func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """Return what functions do with instances of a subclass: what they do with tensors, and their results are of the
-    subclass.
+    """Call a function as for plain tensors, and return its results as instances of the subclass.
 
-    NotImplemented where another argument's class is not among this one's bases.
+    Returns NotImplemented if the class of another argument is not a base of this one.
     """
     if not all(issubclass(cls, kind) for kind in types):
         return NotImplemented
@@ -70,7 +69,7 @@ def _torch_function(cls: type[Any], func: Any, types: Any, args: Any = (), kwarg
 
 
 def kept_plain() -> set[Any]:
-    """Return the functions whose results stay plain tensors: what a tensor is a view of, and gradients."""
+    """Return the functions whose results remain plain tensors: the base of a view, and gradients."""
     members = vars(Tensor)
     return {members["_base"].__get__, members["grad"].__get__}
 

@@ -36,9 +36,11 @@ several outputs of a node, or of a custom Function."""
 
 
 class AutogradMeta:
-    """The autograd state of a tensor: it is output number `index` of `node`. None if it requires no gradient.
+    """The autograd state of a tensor. Views have a `ViewMeta`.
 
-    `former_leaf` is the leaf that the tensor was before, with its hooks. Views have a `ViewMeta`.
+    Attributes:
+        node, index: The tensor is output number `index` of `node`; None if it requires no gradient.
+        former_leaf: The leaf that the tensor was before, with its hooks.
     """
 
     __slots__ = ("former_leaf", "index", "node")
@@ -55,12 +57,14 @@ class AutogradMeta:
 
 
 class ViewMeta(AutogradMeta):
-    """The autograd state of a view.
+    """The autograd state of a view, created in tensor/autograd/autograd_meta.py.
 
-    base, steps: what it is a view of, and by which views. seen: the node of `base` when `node` was made: where
-    another has taken its place, `base` was changed in place, and `node` is out of date. made: how, where the view
-    may not be changed in place in the autograd graph; version: of the counter at that time. Made in
-    tensor/autograd/autograd_meta.py.
+    Attributes:
+        base, steps: The base, and the view operations that lead from it to the view.
+        seen: The node of `base` when `node` was created. If the base has another node now, it was changed in place and
+            `node` is out of date.
+        made: How the view was created, if it must not be changed in place in the autograd graph.
+        version: The version count at that time.
     """
 
     __slots__ = ("base", "base_node", "restriction", "steps", "version")
@@ -91,7 +95,7 @@ class Tensor(TensorMethods):
 
     @property
     def device(self) -> device:
-        """Return where the tensor lies; always with an index on CUDA."""
+        """Return the device of the tensor; a CUDA device always has an index."""
         return self.meta.device
 
     @property
@@ -162,7 +166,7 @@ def make(meta: Meta, storage: Storage, ptr: int) -> Tensor:
 
 
 def as_type(t: Tensor, kind: type[Any]) -> Any:
-    """Return what `t` shows as an instance of a subclass: in place of `t`, which must be new and no leaf."""
+    """Return `t`, which must be new and not a leaf, as an instance of a subclass."""
     self = new_object(kind)
     self.meta, self.memory, self.ptr = t.meta, t.memory, t.ptr
     self.counter, self.history = t.counter, t.history

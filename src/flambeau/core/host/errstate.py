@@ -1,9 +1,8 @@
-"""`Quiet`: runs reference implementations with NumPy's floating-point warnings off.
+"""`Quiet`: runs reference implementations with NumPy's floating-point warnings disabled.
 
-`np.errstate` costs 1.3 us each time, twice the sum of 1,024 floats. NumPy keeps the setting in a context
-variable, so a context in which it was made once, entered for each body, does the same for 0.05 us, and the
-program's own setting is never touched. A context can be entered once at a time: bodies on several threads, and
-bodies within bodies, each take one of their own.
+`np.errstate` costs 1.3 us each time, twice the sum of 1,024 floats. NumPy keeps the setting in a context variable.
+Entering a context in which it was set once therefore has the same effect for 0.05 us, and the program's own setting is
+never changed. A context can be entered only once at a time, so concurrent and nested calls each use their own.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ import numpy as np
 
 
 class Quiet:
-    """Contexts with the warnings off. `run(body, *args)` calls the body in one that is idle.
+    """Contexts with the warnings disabled. `run(body, *args)` calls the body in an unused one.
 
-    Who runs a body often does what `run` does itself: `take()`, and append to `idle` after it.
+    Frequent callers inline `run`: they call `take()`, and append the context to `idle` afterwards.
     """
 
     __slots__ = ("idle",)
@@ -27,7 +26,7 @@ class Quiet:
         self.idle: list[Context] = []
 
     def take(self) -> Context:
-        """Return a context in which nothing runs."""
+        """Return a context that is not entered."""
         try:
             return self.idle.pop()
         except IndexError:

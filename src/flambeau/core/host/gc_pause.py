@@ -1,4 +1,4 @@
-"""`without_collections`: the garbage collector stands still for a while."""
+"""`without_collections`: a context manager that suspends garbage collection."""
 
 from __future__ import annotations
 

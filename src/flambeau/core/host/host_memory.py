@@ -1,7 +1,8 @@
-"""`available`: how much memory this process may still take from the host. `require_space`: how many addresses.
+"""`available`: the memory that this process may still take from the host. `require_space`: a check of its address
+space.
 
-Linux says how much is left without swapping (`MemAvailable`), and control groups say how much a container may have.
-A process may have a limit of address space (RLIMIT_AS, `ulimit -v`).
+Linux reports how much is left without swapping (`MemAvailable`), and control groups limit containers. A process may
+have a limit of address space (RLIMIT_AS, `ulimit -v`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _SHORTAGES = ("failed to map segment", "annot allocate memory", "can't start new
 
 
 def address_space_left(system: Folder = "/") -> int | None:
-    """Return how many bytes this process may still map; None if it has no limit, or the system does not say."""
+    """Return the number of bytes that this process may still map; None if it has no limit or the system does not report
+    it.
+    """
     try:
         import resource
     except ImportError:
@@ -32,7 +35,7 @@ def require_space(what: str) -> None:
     """Raise HostMemoryError if this process has too little address space left to load libraries.
 
     Args:
-        what: The kernel, or what else is to be loaded, for the error.
+        what: The kernel or library to be loaded, for the error.
     """
     left = address_space_left()
     if left is not None and left < _SPACE:
@@ -53,7 +56,7 @@ def is_shortage(error: BaseException) -> bool:
 
 
 def available(system: Folder = "/") -> int | None:
-    """Return how many bytes the host has left for this process; None where the system does not say.
+    """Return the bytes that the host has left for this process; None if the system does not report it.
 
     Args:
         system: The folder that holds `proc` and `sys`.

@@ -1,4 +1,6 @@
-"""`Awaited`: what a host waits for besides its devices, which go on meanwhile; `Readable`: an answer over a socket."""
+"""`Awaited`: a host wait for something other than devices, during which devices progress. `Readable`: one for a
+socket.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,11 @@ _LOOK_S = 0.1  # seconds between checks for Ctrl-C
 
 
 class Awaited(Protocol):
-    """words: what the host waits for, for reports; "" where the ranks' store knows."""
+    """A host wait for something other than devices.
+
+    Attributes:
+        words: Description for reports; "" if the ranks' store knows it.
+    """
 
     words: str
 

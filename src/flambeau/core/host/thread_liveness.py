@@ -1,4 +1,4 @@
-"""`alone`: whether the program's other threads, if there are any, could go on where this one waits."""
+"""`alone`: a check whether another thread of the program could run while this one waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SERVANTS = ("flambeau", "QueueFeederThread")
 
 
 def alone() -> bool:
-    """Return True if no other thread of the program is there: Flambeau's own, and multiprocessing's feeders, do not
+    """Return True if the program has no other thread. Threads of Flambeau and feeders of multiprocessing do not
     count.
     """
     me = threading.current_thread()

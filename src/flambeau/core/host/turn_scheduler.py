@@ -1,8 +1,8 @@
 """`Baton`: threads of which one runs at a time, in a reproducible order. Each passes the turn when it waits.
 
-Who may have to wait for another thread asks `seat()` first: a thread that takes turns must not block on a lock or
-a condition, since nobody else would run; it waits by `Seat.wait`. A thread without a seat waits as threads do. A
-turn that lasts, as of a thread that sleeps, is named on stderr every 30 seconds while others wait.
+Code that may wait for another thread first calls `seat()`. A thread that takes turns must not block on a lock or a
+condition, since no other thread would run; it waits by `Seat.wait`. A thread without a seat blocks as usual. A long
+turn, as of a thread that sleeps, is reported on stderr every 30 seconds while others wait.
 """
 
 from __future__ import annotations
@@ -48,15 +48,16 @@ class Seat:
         lazy: bool = False,
         limit: float | None = None,
     ) -> None:
-        """Let other threads run until `ready()`, which any thread may call and which must not change anything.
+        """Let other threads run until `ready()` is True. Any thread may call `ready`, which must not change anything.
 
-        what: says what is waited for, in reports. condition: of a lock that this thread holds, given up
-        meanwhile. lazy: come back, too, when no other thread can go on: this one can bring about itself what it
-        waits for. limit: seconds. No clock runs: where no thread can go on, the wait with the least limit is
-        given up first.
+        Args:
+            what: Description of the wait for reports.
+            condition: Condition of a lock that this thread holds; released while it waits.
+            lazy: Also return when no other thread can run, because this one can produce what it waits for.
+            limit: Seconds. No clock runs: if no thread can run, the wait with the smallest limit ends first.
 
         Raises:
-            DriverError: If no thread can go on, with what each of them waits for.
+            DriverError: If no thread can run, with the wait of each.
         """
         if ready():
             return
@@ -74,7 +75,7 @@ class Seat:
             self._lazy, self._limit = False, None
 
     def pause(self, condition: threading.Condition | None = None) -> None:
-        """Let other threads run once, if any can, for a thread that polls repeatedly."""
+        """Let other threads run once, if any can. For a thread that polls repeatedly."""
         turns = iter((False,))
         self.wait(lambda: next(turns, True), str, condition)
 
@@ -138,9 +139,10 @@ class Seat:
 
 
 class Baton:
-    """A set of `size` threads that take turns, in a circle or as `choose` picks among the numbers of runnable ones.
+    """A set of `size` threads that take turns: in a circle, or as `choose` selects from the numbers of runnable
+    threads.
 
-    `switched(before, after)` is called at each change, while nobody runs.
+    `switched(before, after)` is called at each change, while no thread runs.
     """
 
     def __init__(
@@ -173,7 +175,7 @@ class Baton:
         return self.error
 
     def _join(self, threads: Sequence[threading.Thread]) -> None:
-        """Wait for the end of all threads, and name those whose turn lasts."""
+        """Wait for the end of all threads, and report threads with long turns."""
         seen, looks = self._turns, 0
         for thread in threads:
             while thread.is_alive():
@@ -184,7 +186,7 @@ class Baton:
                     self._name_turn(threads, looks * _LOOK_S)
 
     def _name_turn(self, threads: Sequence[threading.Thread], seconds: float) -> None:
-        """Print who keeps the baton, where, and who waits for it meanwhile."""
+        """Print the thread that has the turn, its line, and the threads that wait for it."""
         waiting = [str(s.number) for s in self.seats if s.waits]
         for seat, thread in zip(self.seats, threads, strict=True):
             site = thread_site(thread.ident)

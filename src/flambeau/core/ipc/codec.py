@@ -1,7 +1,7 @@
 """`pack`, `unpack`, `fits`, `send`, `receive`: plain values as bytes, and messages of them over sockets.
 
-A value is None, a bool, an int, a str, bytes, or a list of values. Whoever can connect can send anything: so no
-pickles here, and a message that is none raises ValueError and does nothing else.
+A value is None, a bool, an int, a str, bytes, or a list of values. Any process that can connect can send anything.
+Messages are therefore not pickles, and an invalid message raises ValueError without any other effect.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _unpack(data: bytes | bytearray, start: int, depth: int) -> tuple[Any, int]:
 
 
 class Either:
-    """A schema that admits what one of `schemas` admits."""
+    """A schema that admits values of any of `schemas`."""
 
     __slots__ = ("schemas",)
 
@@ -129,8 +129,8 @@ def receive(connection: socket.socket, limit: int = LARGEST) -> Any:
     """Return the next message, of at most `limit` bytes.
 
     Raises:
-        ConnectionError: If the other side has closed the connection, before the message or amid it.
-        ValueError: If the bytes are no message, or it is too long.
+        ConnectionError: If the other side has closed the connection, before the message or during it.
+        ValueError: If the bytes are not a valid message, or it is too long.
     """
     (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
     if length > limit:
@@ -149,7 +149,9 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 
 class Inbox:
-    """Messages from bytes as they come, for a server that must not wait. `limit`: the longest message, in bytes."""
+    """A parser of messages from bytes as they arrive, for a server that must not block. `limit`: the longest
+    message.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -161,10 +163,10 @@ class Inbox:
         return bool(self._data)
 
     def feed(self, part: bytes) -> list[Any]:
-        """Return the messages that are whole now.
+        """Return the messages that are complete now.
 
         Raises:
-            ValueError: If what comes is not a message, or too long.
+            ValueError: If the bytes are not a valid message, or it is too long.
         """
         self._data += part
         found = []

@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 
 
 class ExceptionWrapper:
-    """The exception that is being handled, to be raised again elsewhere. Holds no frames, so it pickles.
+    """The exception that is being handled, to be raised again in another process. It holds no frames, so it pickles.
 
     Args:
-        where: "in DataLoader worker process 0": who caught it.
+        where: Description of the process that caught it: "in DataLoader worker process 0".
     """
 
     __slots__ = ("exc_msg", "exc_type", "where")
@@ -23,9 +23,9 @@ class ExceptionWrapper:
         self.where = where
 
     def reraise(self) -> NoReturn:
-        """Raise an exception of the same type that says where it comes from, and its traceback there.
+        """Raise an exception of the same type whose text has the origin and its traceback.
 
-        RuntimeError takes the place of a type that cannot be made of a text.
+        RuntimeError is raised for a type that cannot be created from a text.
         """
         text = f"Caught {self.exc_type.__name__} {self.where}.\nOriginal {self.exc_msg}"
         kind = self.exc_type

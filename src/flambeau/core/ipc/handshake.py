@@ -36,7 +36,7 @@ _WRONG = f"it has another secret: {SECRET} must be the same text on every host"
 
 
 class RefusedError(Exception):
-    """The server does not admit this client; the text says why and what to do."""
+    """The server does not admit this client. The text has the reason and the fix."""
 
 
 def new_secret() -> str:
@@ -73,8 +73,8 @@ class Greeting:
     """The server's side of one connection's handshake.
 
     Attributes:
-        process: The process that the client says it is; 0 before it is admitted.
-        refused: True once the client has been told that it is not admitted.
+        process: The client's process id as it has sent it; 0 before it is admitted.
+        refused: True once the server has refused the client.
     """
 
     __slots__ = ("_challenge", "_claimed", "_secret", "_stranger", "process", "refused")

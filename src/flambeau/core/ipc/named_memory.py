@@ -63,10 +63,10 @@ class Named(Mapping):
 
     @classmethod
     def take(cls, name: str, nbytes: int) -> Named:
-        """Return memory that another process has sent: its count for the message becomes this object's.
+        """Return memory that another process has sent, and take over the message's count.
 
         Raises:
-            FileNotFoundError: If nobody has it any more.
+            FileNotFoundError: If no process has it any more.
         """
         fd = _posixshmem.shm_open(name, os.O_RDWR, mode=0o600)
         try:
@@ -75,10 +75,10 @@ class Named(Mapping):
             os.close(fd)
 
     def hold(self) -> None:
-        """Count a message that is underway.
+        """Count a message that was sent and has not arrived.
 
         Raises:
-            FileNotFoundError: If nobody has it any more, but by fork.
+            FileNotFoundError: If no process counts it any more; forked copies do not count.
         """
         change(self.name, 1)
 

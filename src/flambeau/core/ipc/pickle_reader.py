@@ -41,8 +41,8 @@ class Refused(UnpicklingError):
     """The pickle needs something that is not allowed, or is damaged.
 
     Attributes:
-        name: What it needs, if that is a name.
-        position: The byte of the pickle where that was noticed.
+        name: The name that it needs, if that is the reason.
+        position: The byte of the pickle at which the reader stopped.
     """
 
     __module__ = "pickle"
@@ -98,7 +98,7 @@ class PickleReader:
             raise ended from None
 
     def _call_guarded(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a part of the machine, which raises what it likes where a pickle is damaged."""
+        """Call a part of the reader, and convert any exception that a damaged pickle causes."""
         try:
             return call(*arguments)
         except _DAMAGE as error:
@@ -199,7 +199,7 @@ class PickleReader:
         self.spend(alike)
 
     def _spend_hash(self, key: Any) -> None:
-        """Pay for the hash of a key, whose parts are hashed as often as they occur."""
+        """Charge the cost of hashing a key, whose parts are hashed as often as they occur."""
         parts, depth = deque([(key, 0)]), 0
         while parts:
             part, depth = parts.pop()
@@ -216,7 +216,7 @@ class PickleReader:
         raise Refused(f"it names {brief(module)}.{brief(name)}, and this is to be plain data")
 
     def persistent_load(self, pid: Any) -> Any:
-        """Return what a persistent id stands for."""
+        """Return the object of a persistent id."""
         raise Refused("it has a persistent id, and this is to be plain data")
 
     def _reduce(self) -> None:

@@ -60,7 +60,7 @@ def _create_unnamed() -> int:
 
 
 def map_shared(fd: int, nbytes: int, offset: int = 0, over: int = 0) -> int:
-    """Map a descriptor's memory; its address. `over`: in the place of what is there.
+    """Map a descriptor's memory and return its address. `over` replaces the mapping at that address.
 
     Raises:
         OSError: If there is no room.
@@ -69,7 +69,7 @@ def map_shared(fd: int, nbytes: int, offset: int = 0, over: int = 0) -> int:
 
 
 def map_private(nbytes: int, over: int) -> None:
-    """Put fresh memory of this process alone in the place of what is mapped there."""
+    """Replace a mapping by new private memory."""
     _map(over, nbytes, _PRIVATE, -1, 0)
 
 
@@ -82,7 +82,9 @@ def _map(address: int, nbytes: int, flags: int, fd: int, offset: int) -> int:
 
 
 class Mapping:
-    """A descriptor's memory, at `ptr`, shared with who else maps it; unmapped with this object. It keeps `former`."""
+    """A shared mapping of a descriptor's memory at `ptr`, which is unmapped with this object. It keeps `former`
+    alive.
+    """
 
     __slots__ = ("__weakref__", "former", "nbytes", "ptr")
     # kept here, because the module may be gone before the last object
@@ -127,7 +129,7 @@ def key_of(fd: int) -> tuple[int, int]:
 
 
 class Door(NamedTuple):
-    """Where another process finds a descriptor of this one: see Note [How processes reach each other's memory]."""
+    """The address of a descriptor for other processes: see Note [How processes reach each other's memory]."""
 
     pid: int
     fd: int

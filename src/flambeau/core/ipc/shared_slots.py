@@ -1,7 +1,7 @@
-"""`Slots`: shared counters that say whether receivers have finished with memory that this process sent.
+"""`Slots`: shared counters by which receivers report that they have finished with memory that this process sent.
 
-The sender takes a slot for each sending; the receiver, and nobody else, writes there from then on: that it holds
-what was sent, with its process, or that it has done with it. So no count has to be changed by two at once.
+The sender allocates a slot for each sending. From then on only the receiver writes there: first its process id while it
+holds the memory, then that it has finished. So two processes never change a slot at the same time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def is_slot(place: int) -> bool:
 
 
 class Slots:
-    """The sender's side. `door` is where receivers find the memory."""
+    """The sender's side. `door` is the address of the memory for receivers."""
 
     def __init__(self) -> None:
         self._memory = Anonymous(anonymous(_NBYTES), _NBYTES)

@@ -103,7 +103,7 @@ class PlanTree:
         self.is_full = self.is_full or self._cases >= _LIMIT
 
     def _add(self, trace: Trace, metas: Sequence[Meta], numbers: int, result: Any) -> None:
-        """Write the function of a trace, from where it leaves the tree."""
+        """Add the function of a trace at the point where the trace leaves the tree."""
         parameters = ", ".join([f"m{i}" for i in range(len(metas))] + [f"n{i}" for i in range(numbers)])
         writer = _PlanWriter(trace, metas, parameters, self._namespace)
         returned = writer.write(result)  # this may fix symbols, which adds guards

@@ -243,7 +243,7 @@ def _gather_array(array: Array, shape: tuple[int, ...], depth: int, types: set[A
 
 
 def _plain(data: Any, depth: int, kinds: set[Any]) -> Any:
-    """Return `data` with one-element tensors as numbers, and add their dtypes to `kinds`."""
+    """Return `data` with one-element tensors replaced by numbers, and add their dtypes to `kinds`."""
     if depth:
         return [_plain(part, depth - 1, kinds) for part in data]
     if not isinstance(data, Tensor):

@@ -1,18 +1,18 @@
 """DLPack: tensors exchanged with other libraries of the same process without a copy.
 
 # Note [Who owns an exported tensor]
-The C structs and the storage hang on one Python object, whose reference goes with the struct: the
-consumer's call of the deleter drops it. A capsule that nobody consumed cannot do that when it dies: a
-destructor written in Python must not run while an exception is on its way, and that is when such capsules
-die. So capsules are remembered until they are consumed, and the next DLPack call gives back those that
-nobody else holds.
+The C structs and the storage are owned by one Python object. The struct holds a reference to it, which the consumer
+drops
+by calling the deleter. An unconsumed capsule cannot do that when it is freed: its destructor is written in Python and
+must not run while an exception is propagating, which is when such capsules are freed. Capsules are therefore recorded
+until they are consumed, and the next DLPack call frees those that nothing else references.
 
-A tensor on virtual GPUs is an extension device's (kDLExtDev): its addresses mean something to Flambeau only, and
-other libraries refuse it. One on a real GPU is CUDA's (kDLCUDA).
+A tensor on virtual GPUs is exported as an extension device's (kDLExtDev): only Flambeau can use its addresses, and
+other libraries refuse it. A tensor on a real GPU is exported as CUDA's (kDLCUDA).
 
 # Note [Streams of an exchange]
-The consumer names the stream that it will use, and the producer makes that stream wait for its own current one. So
-nobody waits on the host, and nobody has to know the other's streams.
+The consumer names the stream that it will use, and the producer makes that stream wait for its own current stream. The
+host does not wait, and neither side needs to know the other's streams.
 """
 
 from __future__ import annotations
@@ -188,8 +188,8 @@ def __dlpack__(
 ) -> Any:
     """Return a capsule over this tensor's memory. `stream` is the consumer's stream; -1 requests no ordering.
 
-    Raises BufferError if it requires a gradient, or cannot be given on `dl_device` (without the copy that
-    `copy=False` forbids).
+    Raises:
+        BufferError: If it requires a gradient, or is not on `dl_device` and `copy=False` forbids a copy.
     """
     if self.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")

@@ -75,13 +75,14 @@ class _Owner:
 
 @method
 def numpy(self: Tensor, *, force: bool = False) -> Array:
-    """Return the tensor as an array over the same memory, which it keeps alive.
+    """Return an array over the tensor's memory, which the array keeps alive.
 
-    `force`: detached, and from its device a copy.
+    Args:
+        force: Detach the tensor, and copy it from its device.
 
     Raises:
         TypeError: If it is not on the CPU.
-        RuntimeError: If it requires a gradient, which what NumPy does would not reach.
+        RuntimeError: If it requires a gradient, because autograd does not record NumPy's operations.
     """
     meta = self.meta
     if meta.sparse:
@@ -296,7 +297,7 @@ def _share_memory_of(obj: Any, kind: dtype | None) -> Tensor | None:
 
 
 def _over_row(row: Tensor, kind: dtype | None) -> Tensor:
-    """Return the elements of a storage, whose bytes or elements are `row`, as a tensor over its memory."""
+    """Return a tensor over all bytes or elements of a storage, `row`."""
     kind = kind or (flags.default_dtype if row.meta.itemsize == 1 else row.meta.dtype)
     count = row.meta.nbytes // kind.itemsize
     return make(Meta.contiguous_of((count,), kind, row.meta.device), row.memory, row.ptr)

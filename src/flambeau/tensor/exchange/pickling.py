@@ -1,10 +1,11 @@
-"""Copies and pickles of tensors: `copy.copy`, `copy.deepcopy`, `pickle`; checkpoints are made of the same parts.
+"""Copies and pickles of tensors: `copy.copy`, `copy.deepcopy`, `pickle`; checkpoints use the same parts.
 
 # Note [What a pickled tensor is]
-As PyTorch's: a call of `rebuild` with its storage's face, offset, size and stride. A checkpoint's pickler takes
-the face out of the stream and writes the bytes beside it (serialization/writer.py); a plain pickle goes on into
-the face, the `Storage` and its bytes. All tensors over one storage name the same `Storage` object, so that the
-pickle's memo, or `deepcopy`'s, keeps them over one storage.
+As in PyTorch: a call of `rebuild` with the public storage object, offset, size and stride. A checkpoint's pickler
+replaces the storage object by an id and writes its bytes to a separate record (serialization/writer.py); a plain pickle
+includes the `Storage` and its bytes. All tensors over one storage refer to the same `Storage` object, so the memo of
+the
+pickle or of `deepcopy` keeps them over one storage.
 """
 
 from __future__ import annotations
@@ -155,9 +156,12 @@ def __copy__(self: Tensor) -> Tensor:
 
 @method
 def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
-    """Return a leaf over a copy of the storage; with its gradient and its attributes.
+    """Return a leaf over a copy of the storage, with copies of its gradient and attributes.
 
-    Tensors that share memory share the copy. Raises RuntimeError if it is not a leaf.
+    Tensors that share memory share the copy.
+
+    Raises:
+        RuntimeError: If the tensor is not a leaf.
     """
     if id(self) in memo:
         found: Tensor = memo[id(self)]

@@ -17,10 +17,8 @@ from flambeau.tensor.tensor import Tensor
 def announce(reductions: Callable[[], Any], *kinds: type) -> None:
     """Register these types, tensors and storages with `multiprocessing` if the program has imported it.
 
-    `reductions` returns the module that reduces them.
-
-    Where it is imported later, `flambeau.multiprocessing` has to be: importing it here would take 7 ms of all
-    others.
+    If the program imports it later, it must use `flambeau.multiprocessing`, because importing it here would delay every
+    program by 7 ms. `reductions` returns the module that reduces them.
     """
     if "multiprocessing.reduction" in sys.modules:
         _sharing().announce(reductions, *kinds)
@@ -49,12 +47,12 @@ def is_shared(self: Tensor) -> bool:
 
 @method
 def share_memory_(self: Tensor) -> Tensor:
-    """Move its storage to memory that other processes can map; nothing for CUDA tensors and what is shared already.
+    """Move the storage to memory that other processes can map. Does nothing for CUDA tensors and shared storages.
 
-    All tensors over the storage move with it. Its size is fixed from then on.
+    All tensors over the storage move with it. Its size is then fixed.
 
     Raises:
-        RuntimeError: If there is no room.
+        RuntimeError: If there is not enough memory.
     """
     _share(self)
     return self

@@ -1,10 +1,10 @@
-"""Storages that several processes use: the CPU's in shared memory, CUDA's by IPC.
+"""Storages that several processes use: those of the CPU in shared memory, those of CUDA devices by IPC.
 
 # Note [Moving to shared memory]
-`share_memory_` moves a storage's bytes to memory that other processes can map. Tensors hold addresses, so all that
-look at the storage are found and told the new one: mostly it is the tensor at hand alone, which the count of
-references says, and else the garbage collector knows them. Who else keeps the storage (a NumPy array over it) keeps
-its old memory, and looks at that; PyTorch would free it.
+`share_memory_` copies a storage's bytes to memory that other processes can map. Tensors cache addresses, so all tensors
+over the storage must get the new address. Usually the tensor at hand is the only one, which the storage's reference
+count shows; otherwise `gc.get_referrers` finds the others. Other objects that use the storage (a NumPy array over it)
+keep the old memory; PyTorch would free it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Sharing:
     """The CPU memory that this process shares with others.
 
     Attributes:
-        known: Memory that was sent or received, by its identity. Memory that arrives again is the same storage.
+        known: Identity -> memory that was sent or received. Memory that arrives again is the same storage.
         underway: slot -> memory that was sent and has not arrived.
     """
 
@@ -112,7 +112,9 @@ class SharedStorage(ForeignStorage):
 
 
 class SentStorage(Storage):
-    """CUDA memory that was sent to another process. Its block is kept until the receiver has finished with it."""
+    """CUDA memory that was sent to another process. Its block stays allocated until the receiver has finished with
+    it.
+    """
 
     __slots__ = ()
 
@@ -295,7 +297,7 @@ def receive(parcel: device_ipc.Parcel) -> Storage:
 
 
 def receive_storage(*parcel: Any) -> UntypedStorage:
-    """Return the storage that another process sent as a program sees it, an UntypedStorage."""
+    """Return an UntypedStorage over the memory that another process has sent."""
     return over(receive(device_ipc.Parcel.checked(*parcel)))
 
 

@@ -1,14 +1,15 @@
-"""Copies: in place, to another dtype, device or layout, to Python values. `torch.*` fills and resizes too.
+"""Copies: in place, to another dtype, device or layout, to Python values. Also the fills and resizes of `torch.*`.
 
 # Note [How a copy between devices is ordered]
-As in PyTorch. Between host and device: on the device's current stream; the host waits for it unless
-`non_blocking`, which only pinned memory makes use of. Between two devices: on the source's current
-stream, which first waits for the target's current stream, which then waits for the copy; so each side
-sees the copy in its own order and the host waits for nothing.
-What one memory copy cannot do (another dtype, gaps, an expanded source) goes through contiguous temporaries. Between
-host and device a copy that does not block converts on the device, on its stream: so pinned memory on either side is
-used asynchronously. A blocking copy converts on the host and takes no device memory for it. A side with gaps is
-packed, or unpacked, where it lies; on the host that is at once, so the temporary there is pageable.
+As in PyTorch. Between host and device: on the device's current stream; the host waits for it unless `non_blocking`,
+which has an effect for pinned memory only. Between two devices: on the source's current stream, which first waits for
+the target's current stream, which then waits for the copy. Each side sees the copy in the order of its own stream, and
+the host does not wait.
+
+A copy that one memory copy cannot do (another dtype, gaps, an expanded source) goes through contiguous temporaries. A
+non-blocking copy between host and device converts on the device, on its stream, so pinned memory on either side is used
+asynchronously. A blocking copy converts on the host and needs no device memory for it. A tensor with gaps is packed or
+unpacked on its own device; on the host that happens immediately, so the temporary there is pageable.
 """
 
 from __future__ import annotations
@@ -301,7 +302,7 @@ def _copy_shown(source: Tensor, meta: Meta, non_blocking: bool) -> Tensor:
 
 @both
 def clone(input: Tensor, *, memory_format: memory_format | None = None) -> Tensor:
-    """Return a copy; the order of dimensions in memory is kept unless `memory_format` says otherwise."""
+    """Return a copy. The order of dimensions in memory is kept unless `memory_format` is another format."""
     meta = input.meta
     if memory_format is None and meta.plain:
         result: Tensor = unary(ops.copy, input, (meta.dtype, meta.shape))
@@ -326,7 +327,7 @@ def contiguous(self: Tensor, *, memory_format: memory_format = contiguous_format
 
 @method
 def is_contiguous(self: Tensor, *, memory_format: memory_format = contiguous_format) -> bool:
-    """Return True if the elements lie in memory in this order, without gaps."""
+    """Return True if the elements are in memory in this order, without gaps."""
     meta = self.meta
     if memory_format is contiguous_format:
         return meta.contiguous
@@ -382,7 +383,7 @@ def item(self: Tensor) -> bool | int | float | complex:
 
 @method
 def tolist(self: Tensor) -> Any:
-    """Return the elements as nested lists of Python numbers; a 0-dim tensor gives its number."""
+    """Return the elements as nested lists of Python numbers; a number for a 0-dim tensor."""
     here = on_host(self)
     return host_array(here).tolist()
 
@@ -404,8 +405,9 @@ def _move(t: Tensor, meta: Meta, non_blocking: bool, copy: bool) -> Tensor:
 def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Return this tensor with another dtype, device or memory format: `to(dtype)`, `to(device, dtype)`, `to(other)`.
 
-    Itself if nothing changes (and not `copy`). With `non_blocking`, a copy from pinned memory to a CUDA device
-    returns before it is done, and one to the CPU gives a pinned tensor and leaves the stream busy.
+    Returns itself if nothing changes and `copy` is False. With `non_blocking`, a copy from pinned memory to a CUDA
+    device
+    returns before it has finished, and a copy to the CPU returns a pinned tensor that the stream still writes.
     """
     meta = self.meta
     if (
@@ -576,9 +578,9 @@ def pin_memory(self: Tensor, device: Any = None) -> Tensor:
 
 @method
 def is_pinned(self: Tensor, device: Any = None) -> bool:
-    """Return True if its storage lies in pinned (page-locked) host memory, whichever object had it pinned.
+    """Return True if the storage is pinned (page-locked) host memory, by any library.
 
-    `device` is deprecated: for any but a CUDA device the answer is False.
+    `device` is deprecated: the answer is False for any but a CUDA device.
     """
     if device is not None and _deprecated_device(device, "is_pinned").type != "cuda":
         return False
@@ -621,10 +623,11 @@ def record_stream(self: Tensor, stream: Any) -> None:
 
 @method
 def record_use(self: Tensor, event: Event) -> None:
-    """Record that work up to a recorded event uses this memory. After its free, reuse waits for that event alone.
+    """Record that work up to a recorded event uses this memory. After its free, reuse waits only for that event.
 
-    More exact than `record_stream`, which waits for all that the stream was given until the memory is freed. The
-    event may be recorded again afterwards.
+    This is more exact than `record_stream`, which waits for all work that the stream has when the memory is freed. The
+    event
+    may be recorded again afterwards.
 
     Raises:
         RuntimeError: If the event was never recorded.

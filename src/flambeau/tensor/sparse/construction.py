@@ -30,7 +30,7 @@ BLOCKED = ("sparse_bsr", "sparse_bsc")
 
 
 class Invariants:
-    """The switch that says if new sparse tensors are checked, for all threads."""
+    """The switch that enables checks of new sparse tensors, for all threads."""
 
     enabled = False
 
@@ -141,7 +141,7 @@ def empty_coo(sizes: tuple[int, ...], kind: Any, where: Any) -> Tensor:
 
 
 def _sizes_of(places: Tensor) -> tuple[int, ...]:
-    """Return the smallest sizes that hold all places. Raises RuntimeError for a negative index."""
+    """Return the smallest sizes that contain all indices. Raises RuntimeError for a negative index."""
     sparse_dim, nnz = places.meta.shape
     if not sparse_dim:
         return ()

@@ -45,7 +45,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def with_values(t: Tensor, values: Tensor) -> Tensor:
-    """Return a sparse tensor of other values at the places of `t`, recorded for the values."""
+    """Return a sparse tensor with other values at the indices of `t`, recorded for the values."""
     storage, shape = storage_of(t), t.meta.shape
     if is_coo(t):
         return build(storage.indices, values, shape, storage.coalesced)
@@ -67,7 +67,7 @@ def _map(op: Op) -> Callable[..., Tensor]:
 
 
 def _map_linear(op: Op) -> Callable[..., Tensor]:
-    """Return the sparse form of an operator that is linear in its first operand: duplicates stay."""
+    """Return the sparse form of an operator that is linear in its first operand: duplicate indices may stay."""
 
     def run(args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
         t = args[0]
@@ -295,7 +295,7 @@ for _op in (arithmetic.div, arithmetic.div_floor, arithmetic.floor_divide, arith
 
 
 def change(record: Any, target: Tensor, args: Sequence[Any], params: tuple[Any, ...], run: Any) -> Tensor:
-    """Give `target` the value that `run()` computes without recording, as one recorded change in place."""
+    """Assign to `target` the value that `run()` computes without recording, recorded as one in-place change."""
     refuse_inference(target)
     tracked = mode.recording and any(isinstance(a, Tensor) and requires_grad(a) for a in (*args, target))
     node = None

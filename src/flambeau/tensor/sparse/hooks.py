@@ -63,7 +63,7 @@ def _to(t: Tensor, where: Any, kind: dtype | None, non_blocking: bool, copy: boo
 
 @_hook
 def for_parts(t: Tensor, define: Callable[[Tensor], Any]) -> None:
-    """Call a function with each tensor that holds data of a sparse one."""
+    """Call a function with each of the tensors that hold a sparse tensor's data."""
     for part in storage_of(t).parts():
         define(part)
 
@@ -148,7 +148,7 @@ _PARTS = {
 
 @_hook
 def text(t: Tensor) -> str:
-    """Return what `repr` of a sparse tensor is: its parts, its size and its layout."""
+    """Return the `repr` of a sparse tensor: its parts, size and layout."""
     meta, storage = meta_of(t), storage_of(t)
     prefix = "tensor(" if type(t) in printing.unnamed else f"{type(t).__name__}("
     indent = len(prefix)

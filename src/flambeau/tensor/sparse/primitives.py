@@ -1,10 +1,10 @@
-"""Primitives of which all operators of sparse tensors are composed: they alone move between layouts, with derivatives.
+"""Primitives of which all operators of sparse tensors are composed. Only they convert between layouts.
 
 # Note [Gradients of sparse tensors]
-The gradient of a sparse tensor is strided or sparse. `build` makes a tensor of values, `values_of` takes them out.
-These, `coalesce`, `values_at` and `to_dense` are recorded, each with a derivative made of the others. So functions
-composed of them have gradients of any order. Values of a tensor with duplicates have no gradient of their own:
-functions that are not linear coalesce first. Linear ones are recorded as a whole, as the strided operator is.
+The gradient of a sparse tensor is strided or sparse. `build` creates a tensor from values; `values_of` extracts them.
+These, `coalesce`, `values_at` and `to_dense` are recorded, each with a derivative composed of the others. Functions
+composed of them therefore have gradients of any order. Values of a tensor with duplicate indices have no gradient of
+their own: functions that are not linear coalesce first. Linear ones are recorded as a whole, like the strided operator.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def record(name: str, *formulas: Any, node: str | None = None) -> Composite:
-    """Return what the tape knows of a function of this package."""
+    """Return the autograd description of a function of this package."""
     return Composite(name, Derivative(*formulas, name=node))
 
 
@@ -89,7 +89,7 @@ def _merge(indices: Tensor, values: Tensor, shape: tuple[int, ...]) -> tuple[Ten
 
 
 def add_rows(count: int, places: Any, values: Any) -> Any:
-    """Return `count` rows, each the sum of the values whose place it is; "or" of booleans."""
+    """Return `count` rows, each the sum of the values whose index it is; "or" for booleans."""
     kind = values.meta.dtype
     if kind.category == BOOL:
         return add_rows(count, places, values.to(dtypes.int32)) != 0
@@ -97,7 +97,7 @@ def add_rows(count: int, places: Any, values: Any) -> Any:
 
 
 def flatten(indices: Any, shape: Sequence[int]) -> Any:
-    """Return the place of each column of indices in a flattened tensor of `shape`."""
+    """Return the position of each column of indices in a flattened tensor of `shape`."""
     flat = indices.new_zeros((indices.meta.shape[1],))
     for row, stride in enumerate(contiguous_strides(shape)):
         flat = flat + indices[row] * stride
@@ -225,7 +225,7 @@ def _look_up(t: Tensor, indices: Tensor) -> Tensor:
 
 
 def find(wanted: Tensor, sorted_indices: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return the column of each wanted column among sorted ones, and whether it is there."""
+    """Return the position of each wanted index among sorted ones, and True where it exists."""
     wanted, known = flatten(wanted, shape), flatten(sorted_indices, shape)
     count = known.meta.shape[0]
     if not count:

@@ -1,8 +1,8 @@
-"""Products of which a factor is sparse.
+"""Matrix products with a sparse factor.
 
 # Note [Gradients of sparse products]
-As PyTorch's: `torch.mm` and `@` give a strided gradient, `torch.sparse.mm` and `torch.sparse.addmm` one with values at
-the places of the sparse factor alone. The latter is computed at these places alone, never as a matrix.
+As in PyTorch: `torch.mm` and `@` give a strided gradient, `torch.sparse.mm` and `torch.sparse.addmm` a gradient with
+values only at the indices of the sparse factor. The latter is computed only there, never as a full matrix.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _multiply_sparse(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _sample(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
-    """Return a @ b at the places of `mask`, in its layout, recorded: no other element is computed."""
+    """Return the elements of a @ b at the indices of `mask`, in its layout, recorded. No other element is computed."""
 
     if is_coo(mask):
         mask = coalesce(mask)
@@ -133,14 +133,14 @@ _MV = record(
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
-    """Return what `torch.mm` gives: the gradient of a sparse factor is strided where the other factor is."""
+    """Return the result of `torch.mm`: the gradient of a sparse factor is strided if the other factor is."""
     made = multiply(a, b)
     record_result(_MM, (), (a, b), (made,))
     return made
 
 
 def sparse_mm(a: Tensor, b: Tensor) -> Tensor:
-    """Return what `torch.sparse.mm` gives: the gradient of a sparse factor has values at its own places."""
+    """Return the result of `torch.sparse.mm`: the gradient of a sparse factor has values at its own indices only."""
     made = multiply(a, b)
     both = a.meta.sparse and b.meta.sparse
     if both and is_compressed(a) and meta_of(made).layout != meta_of(a).layout:

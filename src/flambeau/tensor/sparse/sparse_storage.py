@@ -1,4 +1,6 @@
-"""Storages of sparse tensors, which hold tensors of indices and values, and how sparse tensors are made of them."""
+"""Storages of sparse tensors, which hold tensors of indices and values, and the creation of sparse tensors from
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from flambeau.tensor.tensor import Tensor, make, new_object
 
 
 class SparseStorage:
-    """The parts of a sparse tensor. It has no memory of its own: its parts are tensors that have.
+    """The parts of a sparse tensor. It has no memory of its own; its parts are tensors.
 
     Attributes:
-        values: The values, (nnz, *dense sizes); behind the batch dimensions of a compressed tensor.
-        version: The version counter, as of `Storage`.
+        values: The values, (nnz, *dense sizes), after the batch dimensions of a compressed tensor.
+        version: The version counter, as in `Storage`.
     """
 
     __slots__ = ("__weakref__", "values", "version")
