@@ -54,6 +54,7 @@ ROOMS = [
     {"distributed.sharding", "_subclasses"},
     {"_aten"},
     {"func"},
+    {"_functorch"},
     {"report"},
     {"top"},
     {"_C"},

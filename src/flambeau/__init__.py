@@ -141,6 +141,8 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",
     "doctor": "flambeau.runtime.devices.doctor", "autocast": "flambeau.amp",
     "export": "", "nested": "", "masked": "", "signal": "", "torch_version": "",
+    "_vmap_internals": "", "_functorch": "", "_guards": "",
+    "from_file": "flambeau.tensor.storages", "StorageBase": "flambeau.tensor.storages",
     "hub": "", "Tag": "flambeau._library.operators", "ScriptModule": "flambeau.jit", "ScriptFunction": "flambeau.jit",
     "PyTorchFileReader": "flambeau._C", "PyTorchFileWriter": "flambeau._C",
 } | dict.fromkeys(
@@ -163,6 +165,14 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
         "_check_tensor_all_with", "_check_type", "_check_value", "_check_with",
     ),
     "flambeau._checks",
+) | dict.fromkeys(
+    (
+        "AnyType", "AwaitType", "BoolType", "ClassType", "ComplexType", "ConcreteModuleType", "DeviceObjType",
+        "DictType", "EnumType", "FloatType", "FutureType", "InferredType", "IntType", "InterfaceType", "ListType",
+        "NoneType", "NumberType", "OptionalType", "PyObjectType", "RRefType", "StreamObjType", "StringType",
+        "SymBoolType", "SymIntType", "TensorType", "TupleType", "UnionType",
+    ),
+    "flambeau._jit_types",
 )  # fmt: skip
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import explain_absent_names
+from importlib import import_module
+from typing import Any
+
+from flambeau.core.names import lacking
 from flambeau.serialization.hub import HASH_REGEX as HASH_REGEX
 from flambeau.serialization.hub import (
     download_url_to_file,
@@ -15,4 +18,9 @@ from flambeau.serialization.hub import (
 )
 
 __all__ = ["download_url_to_file", "get_dir", "help", "list", "load", "load_state_dict_from_url", "set_dir"]
-explain_absent_names(globals(), "torch.hub")
+_lacking = lacking("torch.hub")
+
+
+def __getattr__(name: str) -> Any:
+    """Return tqdm's progress bar, which is imported at its first use."""
+    return import_module("tqdm").tqdm if name == "tqdm" else _lacking(name)

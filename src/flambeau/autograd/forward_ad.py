@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from flambeau.core.dtype import FLOATING
-from flambeau.core.names import explain_absent_names, publish
+from flambeau.core.names import lacking, publish
 from flambeau.tensor import forward_mode
 from flambeau.tensor.tensor import Tensor
 
@@ -107,4 +107,9 @@ class dual_level:
 
 
 publish({name: globals()[name] for name in ("__name__", *__all__)})  # Tensor is not of this module
-explain_absent_names(globals(), "torch.autograd.forward_ad")
+_lacking = lacking("torch.autograd.forward_ad")
+
+
+def __getattr__(name: str) -> int:
+    """Return the number of the open dual level, -1 if there is none."""
+    return len(forward_mode.local.levels) - 1 if name == "_current_level" else _lacking(name)

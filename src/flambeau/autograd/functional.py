@@ -22,9 +22,9 @@ def _to_tuple(x: Any, what: str, function: str) -> tuple[bool, Tensors]:
     listed = x if several else (x,)
     for i, t in enumerate(listed):
         if not isinstance(t, Tensor):
-            place = f" at index {i}" if several else ""
+            which = f"value at index {i}" if several else f"given {what}"
             raise TypeError(
-                f"The {what} given to {function} must be either a Tensor or a tuple of Tensors but the value{place} "
+                f"The {what} given to {function} must be either a Tensor or a tuple of Tensors but the {which} "
                 f"has type {type(t)}."
             )
     return several, listed
@@ -272,3 +272,45 @@ def hvp(
 ) -> tuple[Any, Any]:
     """Return the value of a scalar function, and the product of its Hessian with a vector `v`: see `vhp`."""
     return vhp(func, inputs, v, create_graph, strict)
+
+
+# -- PyTorch's helpers, which libraries import --------------------------------------------------------------------
+
+
+def _as_tuple(inp: Any, arg_name: str | None = None, fn_name: str | None = None) -> Any:
+    """Return what `_to_tuple` returns; without names for errors, only the tuple."""
+    if arg_name is None and fn_name is None:
+        return inp if isinstance(inp, tuple) else (inp,)
+    return _to_tuple(inp, str(arg_name), str(fn_name))
+
+
+def _tuple_postprocess(res: Any, to_unpack: bool | tuple[bool, bool]) -> Any:
+    """Return a tuple, or its only element if the first of `to_unpack` says that there was one value."""
+    if isinstance(to_unpack, tuple):
+        rows = (
+            res
+            if not to_unpack[1]
+            else tuple([row if isinstance(row, Tensor) else tuple(row) for row in res])
+        )
+        if not to_unpack[1]:
+            rows = tuple([row[0] for row in res])
+        return rows if to_unpack[0] else rows[0]
+    return res if to_unpack else res[0]
+
+
+def _grad_postprocess(inputs: Any, create_graph: bool) -> Any:
+    """Return results of which autograd keeps the history only if it is asked for."""
+    if isinstance(inputs, Tensor):
+        return inputs if create_graph else inputs.detach()
+    return tuple([_grad_postprocess(each, create_graph) for each in inputs])
+
+
+def _construct_standard_basis_for(tensors: Sequence[Tensor], tensor_numels: Sequence[int]) -> Tensors:
+    """Return, for each tensor, the rows of the identity that belong to its elements among those of all tensors."""
+    total, start, chunks = sum(tensor_numels), 0, []
+    for t, count in zip(tensors, tensor_numels, strict=True):
+        chunk = t.new_zeros(total, count)
+        chunk.diagonal(-start).fill_(1)
+        chunks.append(chunk)
+        start += count
+    return tuple(chunks)

@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.dtype import BOOL, BORROWED, INTEGRAL, dtype, require_usable
+from flambeau.core.dtype import BOOL, BORROWED, INTEGRAL, PYTHON_TYPES, dtype, require_usable
 from flambeau.core.flags import flags
+
+
+def _dtype_of(kind: Any) -> Any:
+    """Return the dtype that a Python type stands for; everything else is returned as it is."""
+    return PYTHON_TYPES.get(kind, kind) if isinstance(kind, type) else kind
 
 
 class finfo:  # PyTorch's public name
@@ -19,7 +24,7 @@ class finfo:  # PyTorch's public name
     """
 
     def __init__(self, type: dtype | None = None) -> None:
-        kind = flags.default_dtype if type is None else type
+        kind = flags.default_dtype if type is None else _dtype_of(type)
         if not isinstance(kind, dtype):
             raise TypeError(f"finfo(): argument 'type' (position 1) must be torch.dtype, not {_name(kind)}")
         kind = kind.to_real()
@@ -67,6 +72,7 @@ class iinfo:  # PyTorch's public name
     """
 
     def __init__(self, type: dtype) -> None:
+        type = _dtype_of(type)
         if not isinstance(type, dtype):
             raise TypeError(f"iinfo(): argument 'type' (position 1) must be torch.dtype, not {_name(type)}")
         if type.category == BOOL:

@@ -34,6 +34,7 @@ from flambeau.tensor.tensor import Tensor
 
 Formula = Callable[[Any, Any], Tensor]
 _formulas: dict[tuple[type, type], Formula] = {}
+_KL_REGISTRY = _formulas  # its name in PyTorch
 
 
 def register_kl(type_p: type, type_q: type) -> Callable[[Formula], Formula]:

@@ -17,8 +17,8 @@ _LATER = {
     "DataParallel": "nn.parallel",
     "factory_kwargs": "nn.modules.utils",
 }
-_ROOMS = ("attention", "grad", "init", "modules", "parallel", "parameter", "utils")
-__all__ = [*_LATER, *_ROOMS, "functional"]
+_ROOMS = ("_reduction", "attention", "grad", "init", "modules", "parallel", "parameter", "utils")
+__all__ = [*_LATER, *_ROOMS[1:], "functional"]
 _raise_absence = _lacking("torch.nn")
 
 

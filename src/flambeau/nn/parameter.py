@@ -30,6 +30,9 @@ class _ParameterType(type):
         return cls is Parameter and isinstance(instance, Tensor) and "_is_param" in instance.__dict__
 
 
+_ParameterMeta = _ParameterType  # its name in PyTorch
+
+
 class Parameter(Tensor, metaclass=_ParameterType):
     """A tensor that becomes a parameter of the module that it is assigned to.
 

@@ -190,18 +190,27 @@ class LBFGS(Optimizer):
 
 
 def strong_wolfe(
-    evaluate: Callable[[float], Point], start: Point, t: float, length: float, least: float, most: int
-) -> tuple[Point, int]:
-    """Return a line search (Nocedal and Wright, algorithms 3.5 and 3.6). `length`: of the direction's largest part.
+    evaluate: Callable[[float], Point], start: Point, t: float, length: float, least: float, most: int,
+    decrease: float = _DECREASE, flatness: float = _SLOPE,
+) -> tuple[Point, int]:  # fmt: skip
+    """Return the point that a line search finds (Nocedal and Wright, algorithms 3.5 and 3.6), and its evaluations.
 
-    It stops where the bracket is shorter than `least`, or after `most` iterations.
+    Args:
+        evaluate: Returns the point at a step length.
+        start: The point at length 0.
+        t: The first step length.
+        length: The direction's largest part.
+        least: The search stops where the bracket is shorter than this.
+        most: The most iterations.
+        decrease: The part of the expected decrease that is enough (c1).
+        flatness: The part of the slope that may remain (c2).
     """
 
     def too_high(point: Point) -> bool:
-        return point.loss > start.loss + _DECREASE * point.at * start.slope
+        return point.loss > start.loss + decrease * point.at * start.slope
 
     def flat(point: Point) -> bool:
-        return abs(point.slope) <= -_SLOPE * start.slope
+        return abs(point.slope) <= -flatness * start.slope
 
     before, new = start, evaluate(t)
     evaluations, rounds = 1, 0
@@ -267,6 +276,29 @@ def _cubic_minimum(one: Point, other: Point, bounds: tuple[float, float] | None 
         return (low + high) / 2.0
     t = b.at - (b.at - a.at) * ((b.slope + d2 - d1) / divisor)
     return min(max(t, low), high)
+
+
+def _cubic_interpolate(
+    x1: Any, f1: Any, g1: Any, x2: Any, f2: Any, g2: Any, bounds: tuple[float, float] | None = None
+) -> float:
+    """Return the minimum of a cubic, by PyTorch's name: libraries call it."""
+    one, other = [Point(float(x), float(f), None, float(g)) for x, f, g in ((x1, f1, g1), (x2, f2, g2))]  # type: ignore[arg-type]
+    return _cubic_minimum(one, other, bounds)
+
+
+def _strong_wolfe(
+    obj_func: Callable[..., Any], x: Any, t: float, d: Tensor, f: Any, g: Tensor, gtd: Any, c1: float = _DECREASE,
+    c2: float = _SLOPE, tolerance_change: float = 1e-9, max_ls: int = 25,
+) -> tuple[float, Tensor, float, int]:  # fmt: skip
+    """Return loss, gradient, step length and number of evaluations of a line search, as PyTorch's function."""
+
+    def evaluate(at: float) -> Point:
+        loss, grad = obj_func(x, at, d)
+        return Point(at, float(loss), grad.clone(), float(grad.dot(d)))
+
+    start = Point(0.0, float(f), g.clone(), float(gtd))
+    point, count = strong_wolfe(evaluate, start, t, _largest(d), tolerance_change, max_ls, c1, c2)
+    return point.loss, point.grad, point.at, count
 
 
 def _largest(x: Tensor) -> float:

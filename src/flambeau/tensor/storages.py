@@ -23,7 +23,7 @@ from flambeau.tensor.arguments import public
 from flambeau.tensor.arguments.extents import int_of, ints_of, require_within
 from flambeau.tensor.arguments.options import integer, place
 from flambeau.tensor.arguments.public import method
-from flambeau.tensor.arguments.typing import parse_type
+from flambeau.tensor.arguments.typing import parse_type, strided
 from flambeau.tensor.autograd.autograd_meta import edge_of, requires_grad
 from flambeau.tensor.autograd.in_place import NotImplementedNode, replace_node
 from flambeau.tensor.autograd.inplace_checks import refuse_inference, require_changeable
@@ -535,3 +535,38 @@ def _point(t: Any, other: Tensor) -> Tensor:
         replace_node(t, node, 0)
     pointed: Tensor = t
     return pointed
+
+
+StorageBase = UntypedStorage  # the base class of PyTorch's storages
+
+
+def from_file(
+    filename: str | os.PathLike[str], shared: bool | None = None, size: int | None = 0, *, dtype: Any = None,
+    layout: Any = None, device: Any = None, pin_memory: bool | None = None, requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
+    """Return a CPU tensor of one dimension whose memory is a file, which is mapped and not read.
+
+    Args:
+        filename: The path of the file.
+        shared: True if changes go to the file, which is created and made longer as needed.
+        size: The number of elements.
+        dtype: The dtype of the elements; the default dtype if None.
+        layout: Strided, or None.
+        device: The CPU, or None.
+        pin_memory: Not supported.
+        requires_grad: Whether autograd records operations on the tensor.
+
+    Raises:
+        RuntimeError: If the file cannot be opened or is too short, or another device, layout or pinned memory is asked
+            for.
+    """
+    if (device is not None and place(device) is not CPU) or pin_memory or layout not in (None, strided):
+        raise RuntimeError(
+            f"torch.from_file(device={device!r}, layout={layout}, pin_memory={pin_memory}): a file is mapped into "
+            "ordinary CPU memory; move the tensor afterwards, with `.to(device)` or `.pin_memory()`"
+        )
+    kind = flags.default_dtype if dtype is None else dtype
+    count = integer(size or 0, "from_file", "size", 3)
+    storage = UntypedStorage.from_file(filename, bool(shared), count * kind.itemsize)
+    made = Tensor.set_(empty(Meta.contiguous_of((0,), kind, CPU)), storage, 0, (count,), (1,))
+    return made.requires_grad_(requires_grad)

@@ -41,6 +41,11 @@ __all__ = [
     "register_module_parameter_registration_hook",
 ]  # fmt: skip
 
+# Their names in PyTorch, which libraries read.
+_global_buffer_registration_hooks = everywhere.of_buffers
+_global_module_registration_hooks = everywhere.of_modules
+_global_parameter_registration_hooks = everywhere.of_parameters
+
 _EMPTY_HOOKS = (
     "_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_hooks_with_kwargs",
     "_forward_hooks_always_called", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_state_dict_hooks",

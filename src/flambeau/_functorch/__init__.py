@@ -1,0 +1,5 @@
+"""torch._functorch: internals of PyTorch's function transforms that libraries import."""
+
+from flambeau.core.names import explain_absent_names
+
+explain_absent_names(globals(), "torch._functorch")
