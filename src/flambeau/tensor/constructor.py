@@ -108,7 +108,7 @@ def _old_type(kind: dtype, where: str) -> Any:
 
     members = {
         "__new__": construct, "__module__": module, "dtype": kind, "is_cuda": where == "cuda",
-        "torch_type_name": f"{room}.{name}",
+        "torch_type_name": f"{room}.{name}", "__doc__": f"A legacy type: {where} tensors of {kind.name}.",
     }  # fmt: skip
     made = _Constructor(name, (), members)
     made.kind, made.where = kind, where
@@ -150,6 +150,7 @@ def _storage_type(kind: dtype, where: str) -> Any:
 
     members = {
         "__new__": construct, "__module__": module, "dtype": kind, "torch_type_name": f"{room}.{name}",
+        "__doc__": f"A legacy type: {where} storages of {kind.name}.",
     }  # fmt: skip
     if where == "cpu":
         members["from_buffer"] = staticmethod(from_buffer)

@@ -129,6 +129,7 @@ class Tensor(TensorMethods):
         return version
 
     def dim(self) -> int:
+        """Return the number of dimensions."""
         return self.meta.ndim
 
     def numel(self) -> int:

@@ -63,6 +63,10 @@ class _Layer(Module):
         for i in numbers:
             setattr(self, f"dropout{i}", Dropout(dropout))
         self.activation = _function(activation)
+        if self.norms == 2:  # PyTorch's checkpoints of encoders contain it
+            is_relu = self.activation is F.relu or isinstance(self.activation, ReLU)
+            is_gelu = self.activation is F.gelu or isinstance(self.activation, GELU)
+            self.activation_relu_or_gelu = 1 if is_relu else 2 if is_gelu else 0
 
     def _around(self, x: Tensor, norm: Module, part: Callable[[Tensor], Tensor]) -> Tensor:
         """Return x plus the result of `part`, with the normalization before the part or after the sum."""
@@ -99,14 +103,6 @@ class TransformerEncoderLayer(_Layer):
 
     norms = 2
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        is_relu = self.activation is F.relu or isinstance(self.activation, ReLU)
-        is_gelu = self.activation is F.gelu or isinstance(self.activation, GELU)
-        self.activation_relu_or_gelu = (
-            1 if is_relu else 2 if is_gelu else 0
-        )  # PyTorch's checkpoints contain it
-
     def forward(
         self, src: Tensor, src_mask: Given = None, src_key_padding_mask: Given = None, is_causal: bool = False
     ) -> Tensor:
@@ -125,9 +121,6 @@ class TransformerDecoderLayer(_Layer):
     """Self-attention, attention to the encoder's memory, and a feed-forward network. Arguments as of the encoder's."""
 
     norms = 3
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
 
     def forward(
         self, tgt: Tensor, memory: Tensor, tgt_mask: Given = None, memory_mask: Given = None,

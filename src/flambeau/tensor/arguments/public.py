@@ -79,6 +79,8 @@ def _document(bound: Any, define: Any, name: str, method: bool = False) -> Any:
     """Set the documented signature on `bound` and return `bound`. A definition that states its parameters is left
     unchanged.
     """
+    if method and isinstance(bound, FunctionType) and not bound.__doc__ and name[-1] == "_":
+        bound.__doc__ = f"Change this tensor in place as `{name.rstrip('_')}` does, and return it."
     if isinstance(bound, FunctionType) and not (bound is define and _states_parameters(define)):
         bound.__signature__ = PublicSignature(define, name, method)  # type: ignore[attr-defined]
     return bound

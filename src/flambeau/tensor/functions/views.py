@@ -274,6 +274,7 @@ def _is_dtype(x: Any) -> bool:
 
 @method
 def view_as(self: Tensor, other: Tensor) -> Tensor:
+    """Return a view in the shape of `other`."""
     return run(records.view, self, other.meta.shape)
 
 
@@ -311,6 +312,7 @@ def _plain_copy(t: Tensor) -> Tensor:
 
 @method
 def reshape_as(self: Tensor, other: Tensor) -> Tensor:
+    """Return a tensor in the shape of `other`, a view if possible."""
     return _reshape(self, other.meta.shape)
 
 
@@ -374,6 +376,7 @@ def expand(self: Tensor, *sizes: Any, size: Any = None, implicit: bool = False) 
 
 @method
 def expand_as(self: Tensor, other: Tensor) -> Tensor:
+    """Return a view expanded to the shape of `other`."""
     return run(records.expand, self, other.meta.shape)
 
 

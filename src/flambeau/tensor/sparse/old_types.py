@@ -48,7 +48,7 @@ def old_types(where: str, module: str) -> dict[str, Any]:
         name = f"{kind.torch_name}Tensor"
         members = {
             "__new__": construct, "__module__": module, "dtype": kind, "is_cuda": where == "cuda", "is_sparse": True,
-            "torch_type_name": f"{room}.{name}",
+            "torch_type_name": f"{room}.{name}", "__doc__": f"A legacy type: sparse {where} tensors of {kind.name}.",
         }  # fmt: skip
         made = _SparseConstructor(name, (), members)
         made.kind, made.where = kind, where
