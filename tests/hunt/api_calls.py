@@ -71,6 +71,8 @@ class T(NamedTuple):
         shape = self.shape
         if self.fill == "index":
             values: Any = rng.integers(0, 2, shape)
+        elif self.fill in ("unit", "zero"):
+            values = rng.random(shape) * (self.fill == "unit")
         elif self.fill == "odd":
             values = rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -3.0, 1e30], shape)
         else:
@@ -220,7 +222,7 @@ def _room(module: Any, room: str) -> Any:
 _SHAPES = [(2, 3), (3,), (3, 3), (2, 2, 3), (2, 3, 3), (1, 2, 3, 3), (1, 2, 4, 4, 4), (4,), (2, 2), ()]
 _ODD_SHAPES = [(), (0,), (0, 3), (1,), (5,), (3, 2), (2, 0, 3), (1, 1, 1, 1, 1, 1)]
 _INTS = [0, 1, 2, 3, -1, -2]
-_ODD = [
+ODD = [
     None, True, False, 0, -1, 5, 1.5, -1.0, float("nan"), float("inf"), -float("inf"), 1j, "x", "mean", [], [1, 2], (0, 1),
     (1.0,), [True], (None,), (-1, -2), 1 << 40, -(1 << 62), (1 << 63) - 1, 1 << 63, 1e300, b"x", {}, object,
     Name("float64"), Name("float32"), Name("strided"), T((), "int64", fill="index"), T((2,), "int64", fill="index"), T(()), T((2,)),
@@ -273,7 +275,7 @@ def draw(rng: random.Random, function: Function) -> Call:
             continue
         value = _value(rng, parameter, shape, dtype, at)
         if rng.random() < oddness and not (function.room == "Tensor" and at == 0):
-            value = rng.choice(_ODD)
+            value = rng.choice(ODD)
         elif rng.random() < likeness and not (function.room == "Tensor" and at == 0):
             value = _likeness(rng, value)
         if by_name or parameter.kind is parameter.KEYWORD_ONLY or (optional and rng.random() < 0.3):
@@ -282,7 +284,7 @@ def draw(rng: random.Random, function: Function) -> Call:
         else:
             positional.append(value)
     if rng.random() < 0.02:
-        positional.append(rng.choice(_ODD))
+        positional.append(rng.choice(ODD))
     if rng.random() < 0.02 and len(positional) > 1:
         positional.pop()
     return Call(function.room, function.name, tuple(positional), named)
@@ -370,6 +372,10 @@ def calls(seed: int, count: int, only: str = "") -> Iterator[Call]:
 
 
 # -- running and judging --------------------------------------------------------------------------------------
+
+
+Drawing = Callable[[int, int, str], Iterator[Call]]
+"""Yields calls, given a seed, a count and the name of one function, or ""."""
 
 
 class Finding(NamedTuple):
@@ -638,9 +644,9 @@ def brief(value: Any) -> str:
 # -- in processes of their own, as PyTorch may crash ---------------------------------------------------------
 
 
-def _work(pipe: Any, seed: int, start: int, count: int, only: str) -> None:
+def _work(pipe: Any, drawing: Drawing, seed: int, start: int, count: int, only: str) -> None:
     torch.set_num_threads(1)
-    drawn = list(calls(seed, count, only))
+    drawn = list(drawing(seed, count, only))
     at = start
     while at < count:
         with flambeau.virtual(1):
@@ -657,15 +663,17 @@ def _work(pipe: Any, seed: int, start: int, count: int, only: str) -> None:
     pipe.send(("end", count))
 
 
-def hunt(seed: int, count: int, only: str = "", patience: float = 20.0) -> list[Finding]:
+def hunt(
+    seed: int, count: int, only: str = "", patience: float = 20.0, drawing: Drawing = calls
+) -> list[Finding]:
     """Try `count` calls of a seed; return what was found, the worst first."""
     findings: list[Finding] = []
     context = multiprocessing.get_context("spawn")
     start = 0
-    drawn = list(calls(seed, count, only))
+    drawn = list(drawing(seed, count, only))
     while start < count:
         mine, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(theirs, seed, start, count, only))
+        process = context.Process(target=_work, args=(theirs, drawing, seed, start, count, only))
         process.start()
         theirs.close()
         at, runner, ended = start, "", ""
@@ -695,9 +703,10 @@ def hunt(seed: int, count: int, only: str = "", patience: float = 20.0) -> list[
     return sorted(findings, key=lambda f: (worst.index(f.kind), f.call.room, f.call.name))
 
 
-def main() -> None:
+def main(description: str | None = __doc__, drawing: Drawing = calls) -> None:
+    """Hunt with the options of the command line, print what is found, and exit with status 1 for a difference."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=2000)
@@ -706,7 +715,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="show the listed differences, too")
     options = parser.parse_args()
     start = time.monotonic()
-    found = hunt(options.seed, options.count, options.only)
+    found = hunt(options.seed, options.count, options.only, drawing=drawing)
     findings = [finding for finding in found if options.all or not finding.reason]
     shown: Counter[Any] = Counter()
     for finding in findings:
@@ -719,8 +728,7 @@ def main() -> None:
     counts = Counter(finding.kind for finding in findings)
     classes = ", ".join(f"{counts[kind]} {kind}" for kind in CLASSES)
     print(
-        f"seed {options.seed}: {options.count} calls of {len(functions())} functions in "
-        f"{time.monotonic() - start:.0f} s; {classes}; {len(found) - len(findings)} listed"
+        f"seed {options.seed}: {options.count} calls in {time.monotonic() - start:.0f} s; {classes}; {len(found) - len(findings)} listed"
     )
     sys.exit(bool(findings))
 

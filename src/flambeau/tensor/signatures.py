@@ -28,6 +28,8 @@ documented: dict[str, str] = {}
 """The parameters that the documentation shows, with their defaults, by the name of the function."""
 renamed: dict[str, dict[str, str]] = {}
 """Names of arguments of PyTorch's parser -> those of the definition, by the name of the function."""
+compared_by_body: dict[Callable[..., Any], frozenset[str]] = {}
+"""Parameters that functions of `torch.nn.functional` compare themselves."""
 read_by_parser: set[Callable[..., Any]] = set()
 """Functions of `torch.nn.functional` that PyTorch's parser reads. Those that PyTorch writes in Python check less."""
 
@@ -58,6 +60,18 @@ def by_parser(define: F) -> F:
     """Note that PyTorch's parser reads the arguments of a function of `torch.nn.functional`, first of all."""
     read_by_parser.add(define)
     return define
+
+
+def compares(*names: str) -> Callable[[F], F]:
+    """Note parameters that the body of a function of `torch.nn.functional` compares: it does not use them in each
+    call, or computes with them in Python. The argument checker compares the others before the call.
+    """
+
+    def note(define: F) -> F:
+        compared_by_body[define] = frozenset(names)
+        return define
+
+    return note
 
 
 def _split(lines: str) -> Iterator[tuple[str, str]]:

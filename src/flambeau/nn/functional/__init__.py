@@ -145,11 +145,14 @@ from flambeau.nn.functional.sampling import (
 from flambeau.nn.functional.sparse import embedding, embedding_bag, one_hot
 from flambeau.tensor.arguments.arg_aliases import accepting as _accepting
 from flambeau.tensor.arguments.arg_errors import checking as _checking
+from flambeau.tensor.signatures import compared_by_body as _compared_by_body
 from flambeau.tensor.signatures import read_by_parser as _read_by_parser
 
 globals().update(
     {
-        _name: _accepting(_value, f"F.{_name}") if _value in _read_by_parser else _checking(_value, _name)
+        _name: _accepting(_value, f"F.{_name}")
+        if _value in _read_by_parser
+        else _checking(_value, _name, _compared_by_body.get(_value, ()))
         for _name, _value in [*globals().items()]
         if _name[0] != "_" and isinstance(_value, _FunctionType)
     }

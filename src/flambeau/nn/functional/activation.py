@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import index
 from typing import Any
 
 from flambeau.core.callsite import warn_program
@@ -24,7 +25,7 @@ from flambeau.tensor.arguments.public import function, method
 from flambeau.tensor.call import call, call_into, unary
 from flambeau.tensor.functions import creation
 from flambeau.tensor.outputs import run
-from flambeau.tensor.signatures import by_parser, signatures
+from flambeau.tensor.signatures import by_parser, compares, signatures
 from flambeau.tensor.tensor import Tensor
 
 
@@ -76,10 +77,11 @@ for _name, _define in (("softmax", _softmax), ("log_softmax", _log_softmax)):
     public.alias(_name, _define)
 
 
-def _dim(name: str, dim: int | None, ndim: int) -> int:
+def _dim(name: str, dim: int | None, ndim: int, stacklevel: int) -> int:
     """Return the dim that PyTorch chooses if there is none, with its warning."""
     if dim is not None:
         return dim
+    index(stacklevel)  # TypeError if the warning could not use it
     warn_program(
         f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an argument.",
         UserWarning,
@@ -87,27 +89,33 @@ def _dim(name: str, dim: int | None, ndim: int) -> int:
     return 0 if ndim in (0, 1, 3) else 1
 
 
+@compares("dim")
 def softmax(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: dtype | None = None
 ) -> Tensor:
     """Return exp(x) over its sum along `dim`; the input is converted to `dtype` first."""
-    return _softmax(input, _dim("softmax", dim, require_tensor(input, "softmax").dim()), dtype)
+    return _softmax(input, _dim("softmax", dim, require_tensor(input, "softmax").dim(), _stacklevel), dtype)
 
 
+@compares("dim")
 def softmin(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: dtype | None = None
 ) -> Tensor:
     """Return softmax of -x along `dim`."""
-    return _softmax(-input, _dim("softmin", dim, require_tensor(input, "softmin").dim()), dtype)
+    return _softmax(-input, _dim("softmin", dim, require_tensor(input, "softmin").dim(), _stacklevel), dtype)
 
 
+@compares("dim")
 def log_softmax(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: dtype | None = None
 ) -> Tensor:
     """Return the logarithm of softmax along `dim`."""
-    return _log_softmax(input, _dim("log_softmax", dim, require_tensor(input, "log_softmax").dim()), dtype)
+    return _log_softmax(
+        input, _dim("log_softmax", dim, require_tensor(input, "log_softmax").dim(), _stacklevel), dtype
+    )
 
 
+@compares("dim", "eps", "hard", "tau")
 def gumbel_softmax(
     logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
 ) -> Tensor:
@@ -118,8 +126,8 @@ def gumbel_softmax(
     soft = _softmax((logits + noise) / tau, dim)
     if not hard:
         return soft
-    index = soft.max(dim, keepdim=True)[1]
-    one_hot = creation.zeros_like(logits).scatter_(dim, index, 1.0)
+    largest = soft.max(integer(dim, "max", "dim", 2), keepdim=True)[1]
+    one_hot = creation.zeros_like(logits).scatter_(dim, largest, 1.0)
     return one_hot - soft.detach() + soft
 
 

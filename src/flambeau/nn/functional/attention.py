@@ -17,10 +17,11 @@ from flambeau.nn.functional.padding import pad
 from flambeau.ops.nn.attention import attention as op
 from flambeau.ops.shape.joining import cat
 from flambeau.tensor import autocast
+from flambeau.tensor.arguments.options import number
 from flambeau.tensor.call import call
 from flambeau.tensor.functions import creation
 from flambeau.tensor.functions.matmul import matmul
-from flambeau.tensor.signatures import by_parser
+from flambeau.tensor.signatures import by_parser, compares
 from flambeau.tensor.tensor import Tensor
 
 Given = Tensor | None
@@ -97,6 +98,10 @@ def _by_products(
 # -- heads with projections ---------------------------------------------------------------------------------------
 
 
+@compares(
+    "add_zero_attn", "average_attn_weights", "dropout_p", "in_proj_weight", "is_causal", "k_proj_weight",
+    "need_weights", "num_heads", "q_proj_weight", "training", "use_separate_proj_weight", "v_proj_weight",
+)  # fmt: skip
 def multi_head_attention_forward(
     query: Tensor, key: Tensor, value: Tensor, embed_dim_to_check: int, num_heads: int, in_proj_weight: Given,
     in_proj_bias: Given, bias_k: Given, bias_v: Given, add_zero_attn: bool, dropout_p: float,
@@ -127,7 +132,7 @@ def multi_head_attention_forward(
             "Need attn_mask if specifying the is_causal hint. You may use the Transformer module method "
             "`generate_square_subsequent_mask` to create this mask."
         )
-    is_causal = is_causal and padding is None and not need_weights
+    is_causal = bool(is_causal) and padding is None and not need_weights
     added = None if is_causal else canonical_mask(attn_mask, "attn_mask", None, "", query.dtype)
     _check_heads(query, key, value, embed_dim_to_check, num_heads, use_separate_proj_weight)
     weights = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else in_proj_weight
@@ -142,7 +147,7 @@ def multi_head_attention_forward(
         zeros = creation.zeros(batch, num_heads, 1, width, dtype=k.dtype, device=k.device)
         k, v, more = call(cat, (k, zeros), (2,)), call(cat, (v, zeros), (2,)), more + 1
     mask = _merge_masks(mask, padding, more, batch, k.shape[2])
-    p = dropout_p if training else 0.0
+    p = float(number(dropout_p, "dropout", "p", 2)) if training else 0.0
     attend = _attend_with_weights if need_weights else _attend_fused
     out, seen = attend(q, k, v, mask, p, is_causal)
     out = out.permute(2, 0, 1, 3).reshape(length * batch, size)
@@ -230,6 +235,11 @@ def _project(inputs: tuple[Tensor, ...], weights: Any, bias: Given) -> Sequence[
         if weight is None:
             raise AssertionError(f"use_separate_proj_weight is True but {name}_proj_weight is None")
     biases = (None,) * 3 if bias is None else bias.chunk(3)
+    for b, name in [
+        *zip(biases, ("query", "key", "value"), strict=True)
+    ]:  # ValueError unless there are three
+        if b is not None and not isinstance(weights, Tensor) and tuple(b.shape) != (query.shape[-1],):
+            raise AssertionError(f"expecting {name} bias shape of {(query.shape[-1],)}, but got {b.shape}")
     return [linear(x, w, b) for x, w, b in zip(inputs, each, biases, strict=True)]
 
 

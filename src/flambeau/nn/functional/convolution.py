@@ -78,11 +78,11 @@ def ints(value: Any, ndim: int, name: str, argument: str) -> Ints:
     if value.__class__ is tuple and [*map(type, value)] == [int] * ndim:
         return value
     one = value if value.__class__ is int else int_or_none(value)
-    if one is not None:
+    if one is not None and abs(one) < 1 << 62:
         return (one,) * ndim
-    if not isinstance(value, list | tuple):
+    if one is None and not isinstance(value, list | tuple):
         raise TypeError(argument_type(name, argument, 3, "tuple of ints", value))
-    plain = ints_of([*value], name, argument, 3)
+    plain = ints_of([*value] if one is None else [one], name, argument, 3)
     if len(plain) == 1:
         return plain * ndim
     if len(plain) != ndim:
@@ -210,6 +210,8 @@ def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tenso
 
 
 def _pair(value: Any, name: str) -> Ints:
+    if isinstance(value, Tensor):
+        value = [*value]  # as PyTorch, which iterates over it
     pair = ints(value, 2, "unfold", name)
     if isinstance(value, Sequence) and len(value) != 2:
         raise RuntimeError(f"It is expected {name} equals to 2, but got size {len(value)}")

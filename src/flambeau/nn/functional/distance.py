@@ -11,7 +11,7 @@ from flambeau.tensor.arguments.public import function, functions
 from flambeau.tensor.call import call
 from flambeau.tensor.functions.joining import triu_indices
 from flambeau.tensor.functions.reduction import norm
-from flambeau.tensor.signatures import by_parser
+from flambeau.tensor.signatures import by_parser, compares
 from flambeau.tensor.tensor import Tensor
 
 
@@ -74,9 +74,10 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     return lengths.view(-1).index_select(0, rows.mul_(count).add_(columns))
 
 
+@compares("dim", "eps", "p")
 def normalize(
     input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None
 ) -> Tensor:
     """Return x over its p-norm along `dim`, which counts as eps at least."""
     length = norm(input, p, dim, True).clamp_min(eps).expand_as(input)
-    return input / length if out is None else out.copy_(input / length)
+    return functions["div"](input, length, out=out)  # type: ignore[no-any-return]

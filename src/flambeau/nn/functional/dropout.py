@@ -22,13 +22,16 @@ _ALPHA = 1.7580993408473766  # -selu(-inf)
 
 
 def check_probability(p: float) -> None:
-    """Raise ValueError if p is outside of 0 to 1."""
-    if not 0 <= p <= 1:
+    """Raise ValueError if p is outside of 0 to 1; NaN is refused later, with RuntimeError."""
+    if p < 0 or p > 1:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
 
 
 def _drop(input: Tensor, p: float, train: bool, inplace: bool, feature: bool, alpha: bool) -> Tensor:
     check_probability(p)
+    if p != p:
+        raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {p}")
+    inplace = bool(inplace)
     if not isinstance(train, bool):
         raise TypeError(argument_type("dropout", "train", 3, "bool", train))
     if not require_tensor(input, "dropout").meta.numel or p == 0 or not train:

@@ -10,7 +10,7 @@ from typing import Any
 
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import FLOATING, INTEGRAL, int64
-from flambeau.core.errors import argument_type
+from flambeau.core.errors import argument_type, type_name
 from flambeau.core.layout import broadcast_shapes
 from flambeau.nn.functional.activation import logsigmoid, refuse_gradient, require_tensor
 from flambeau.nn.functional.distance import pairwise_distance
@@ -20,19 +20,31 @@ from flambeau.ops.nn.ctc import ctc_loss as ctc_op
 from flambeau.ops.op import Derivative, Op, names_of
 from flambeau.ops.reduce.softmax import log_softmax
 from flambeau.tensor import autocast, dispatch, interception
-from flambeau.tensor.arguments.options import integer, number
+from flambeau.tensor.arguments.arg_errors import KINDS
+from flambeau.tensor.arguments.options import integer
 from flambeau.tensor.autograd.composites import Composite, record_composite, wants_node
 from flambeau.tensor.call import call
 from flambeau.tensor.exchange import data
 from flambeau.tensor.functions import creation
 from flambeau.tensor.functions.arithmetic import where
+from flambeau.tensor.signatures import compares
 from flambeau.tensor.tensor import Tensor
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 
 
-def reduction_of(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
-    """Return the reduction asked for. Raises ValueError for an unknown one."""
+def reduction_of(size_average: bool | None, reduce: bool | None, reduction: str, function: str = "") -> str:
+    """Return the reduction asked for.
+
+    Args:
+        size_average: An older argument that chooses a reduction, as `reduce` does.
+        reduce: See `size_average`.
+        reduction: The name of a reduction.
+        function: A function that raises TypeError for a name that is not a str, as PyTorch's does.
+
+    Raises:
+        ValueError: If `reduction` is not the name of one.
+    """
     if size_average is not None or reduce is not None:
         average, reduced = size_average is None or size_average, reduce is None or reduce
         reduction = "mean" if average and reduced else "sum" if reduced else "none"
@@ -40,6 +52,8 @@ def reduction_of(size_average: bool | None, reduce: bool | None, reduction: str)
             f"size_average and reduce args will be deprecated, please use reduction='{reduction}' instead.",
             UserWarning,
         )
+    elif function and not isinstance(reduction, str):
+        raise TypeError(f"{function}(): argument 'reduction' must be str, not {type_name(reduction)}")
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"{reduction} is not a valid value for reduction")
     return reduction
@@ -100,17 +114,16 @@ def _pair(input: Tensor, target: Tensor, name: str) -> tuple[Tensor, Tensor]:
     return input.expand(shape), target.expand(shape)
 
 
+def _check_weight(weight: Tensor | None, input: Tensor) -> None:
+    if weight is not None and weight.shape != input.shape:
+        raise ValueError("Weights and input must have the same size.")
+
+
 def _reduce_weighted(loss: Tensor, weight: Tensor | None, mode: str) -> Tensor:
     if weight is None:
         return _reduce(loss, mode)
-    if weight.shape != loss.shape:
-        raise ValueError("Weights and input must have the same size.")
     loss = loss * weight
     return loss.sum() / weight.sum() if mode == "mean" else _reduce(loss, mode)
-
-
-def _weighted_loss(op: Op, args: Sequence[Any], weight: Tensor | None, mode: str) -> Tensor:
-    return _loss(op, args, mode) if weight is None else _reduce_weighted(call(op, args), weight, mode)
 
 
 def mse_loss(
@@ -119,7 +132,10 @@ def mse_loss(
 ) -> Tensor:  # fmt: skip
     """Return the squared difference."""
     pair, mode = _pair(input, target, "mse_loss"), reduction_of(size_average, reduce, reduction)
-    return _weighted_loss(ops.mse_loss, pair, weight, mode)
+    _check_weight(weight, input)
+    if weight is None:
+        return _loss(ops.mse_loss, pair, mode)
+    return _reduce_weighted((pair[0] - pair[1]) ** 2, weight, mode)
 
 
 def l1_loss(
@@ -129,10 +145,9 @@ def l1_loss(
     """Return the absolute difference."""
     if autocast.threads:
         input, target = autocast.cast(FLOAT32, input, target)
-    (input, target), mode = _pair(input, target, "l1_loss"), reduction_of(size_average, reduce, reduction)
-    if weight is not None and weight.shape != input.shape:
-        raise ValueError("Weights and input must have the same size.")
-    return _reduce_weighted((input - target).abs(), weight, mode)
+    pair, mode = _pair(input, target, "l1_loss"), reduction_of(size_average, reduce, reduction)
+    _check_weight(weight, input)
+    return _reduce_weighted((pair[0] - pair[1]).abs(), weight, mode)
 
 
 def smooth_l1_loss(
@@ -147,7 +162,7 @@ def smooth_l1_loss(
     if autocast.threads:
         input, target = autocast.cast(ops.smooth_l1_loss.autocast, input, target)
     pair, mode = _pair(input, target, "smooth_l1_loss"), reduction_of(size_average, reduce, reduction)
-    if beta < 0:
+    if not beta >= 0:
         raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
     if beta == 0:
         return _reduce((pair[0] - pair[1]).abs(), mode)
@@ -163,15 +178,12 @@ def huber_loss(
         RuntimeError: For delta <= 0.
     """
     pair, mode = _pair(input, target, "huber_loss"), reduction_of(None, None, reduction)
-    if not isinstance(delta, float | int):
-        raise TypeError(argument_type("huber_loss", "delta", 4, "float", delta))
-    if delta <= 0:
+    if not delta > 0:
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
     if weight is None:
         return _loss(ops.huber_loss, (*pair, float(delta)), mode)
     require_tensor(weight, "huber_loss", "weight", 5)
-    if weight.shape != input.shape:
-        raise ValueError("Weights and input must have the same size.")
+    _check_weight(weight, input)
     return _reduce(call(ops.huber_loss, (*pair, float(delta))) * weight, mode)  # by the count, as in PyTorch
 
 
@@ -190,6 +202,7 @@ def nll_loss(
         IndexError: For a target out of range.
     """
     mode = reduction_of(size_average, reduce, reduction)
+    ignore_index = integer(ignore_index, "nll_loss_nd", "ignore_index", 5)
     return _nll(
         require_tensor(input, "nll_loss_nd"),
         require_tensor(target, "nll_loss_nd", "target", 2),
@@ -200,8 +213,6 @@ def nll_loss(
 
 
 def _nll(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, mode: str) -> Tensor:
-    if ignore_index.__class__ is not int:
-        ignore_index = integer(ignore_index, "nll_loss_nd", "ignore_index", 5)
     x, y = input.meta, target.meta
     if x.ndim == 0:
         raise ValueError(f"Expected 1 or more dimensions (got {x.ndim})")
@@ -294,6 +305,7 @@ def _of_probabilities(
     return -product.sum() / (input.numel() / (classes or math.nan)) if mode == "mean" else -product.sum()
 
 
+@compares("p")
 def multi_margin_loss(
     input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
     size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
@@ -329,12 +341,13 @@ def multilabel_margin_loss(
     return _reduce(loss.reshape(()) if flat and mode == "none" else loss, mode)
 
 
+@compares("target", "weight")
 def multilabel_soft_margin_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """Return the mean logistic loss over classes, the last dimension."""
-    mode = reduction_of(size_average, reduce, reduction)
+    mode = reduction_of(size_average, reduce, reduction, "multilabel_soft_margin_loss")
     loss = -(target * logsigmoid(input) + (1 - target) * logsigmoid(-input))
     loss = loss if weight is None else loss * weight
     axis = input.dim() - 1
@@ -442,22 +455,22 @@ def poisson_nll_loss(
     eps: float = 1e-8, reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """Return the negative log-likelihood of Poisson counts; `full` adds Stirling's term."""
-    mode = reduction_of(size_average, reduce, reduction)
+    mode = reduction_of(size_average, reduce, reduction, "poisson_nll_loss")
     require_tensor(input, "poisson_nll_loss")
     require_tensor(target, "poisson_nll_loss", "target", 2)
     for place, name, flag in ((3, "log_input", log_input), (4, "full", full)):
         if not isinstance(flag, bool):
             raise TypeError(argument_type("poisson_nll_loss", name, place, "bool", flag))
-    eps = number(eps, "poisson_nll_loss", "eps", 5)
     if autocast.threads:
         input, target = autocast.cast(FLOAT32, input, target)
-    loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
+    loss = input.exp() - target * input if log_input else input - target * (input + float(eps)).log()
     if full:
         stirling = target * target.log() - target + 0.5 * (2 * math.pi * target).log()
         loss = loss + stirling.masked_fill(target <= 1, 0)
     return _reduce(loss, mode)
 
 
+@compares("eps", "full", "target")
 def gaussian_nll_loss(
     input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6,
     reduction: str = "mean",
@@ -510,7 +523,7 @@ def cosine_embedding_loss(
     cosine = product / (lengths[0] * lengths[1]).sqrt()
     zeros = creation.zeros_like(cosine)
     near = where(target == 1, 1 - cosine, zeros)
-    return _reduce(near + where(target == -1, (cosine - margin).clamp_min(0), zeros), mode)
+    return _reduce(near + where(target == -1, (cosine - float(margin)).clamp_min(0), zeros), mode)
 
 
 def margin_ranking_loss(
@@ -584,9 +597,10 @@ def triplet_margin_loss(
     def distance(a: Tensor, b: Tensor) -> Tensor:
         return pairwise_distance(a, b, p, eps)
 
-    return _triplet(anchor, positive, negative, distance, margin, swap, mode)
+    return _triplet(anchor, positive, negative, distance, float(margin), swap, mode)
 
 
+@compares("margin", "swap")
 def triplet_margin_with_distance_loss(
     anchor: Tensor, positive: Tensor, negative: Tensor, *, distance_function: Distance | None = None,
     margin: float = 1.0, swap: bool = False, reduction: str = "mean",
@@ -640,6 +654,7 @@ def ctc_loss(
     batched = require_tensor(log_probs, "ctc_loss").dim() == 3
     probs = log_probs if batched else log_probs.unsqueeze(1)
     rows = targets if batched or targets.dim() != 1 else targets.unsqueeze(0)
+    _require_alike(input_lengths, target_lengths)
     _check_lengths(probs, rows, input_lengths, target_lengths)
     given, wanted = (_lengths(x, probs) for x in (input_lengths, target_lengths))
     loss = call(ctc_op, (probs, rows.to(int64), given, wanted), (int(blank), bool(zero_infinity)))
@@ -648,6 +663,17 @@ def ctc_loss(
     if mode == "mean":
         return (loss / wanted.clamp_min(1).to(loss.dtype)).mean()
     return _reduce(loss if batched else loss.reshape(()), mode)
+
+
+def _require_alike(input_lengths: Any, target_lengths: Any) -> None:
+    """Raise TypeError unless the lengths of a CTC loss are two tensors, or two lists of ints."""
+    both = (input_lengths, target_lengths)
+    if not (all(isinstance(x, Tensor) for x in both) or all(KINDS["IntTuple"].fits(x) for x in both)):
+        given, wanted = map(type_name, both)
+        raise TypeError(
+            "ctc_loss(): input_lengths and target_lengths must be two Tensors or two tuples of ints, but got "
+            f"{given} and {wanted}"
+        )
 
 
 def _check_lengths(probs: Tensor, targets: Tensor, *lengths: Tensor | Sequence[int]) -> None:

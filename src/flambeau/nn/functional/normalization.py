@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
+from typing import Any
 
 from flambeau.core.errors import argument_type
 from flambeau.core.typeinfo import finfo
@@ -14,10 +15,12 @@ from flambeau.ops.nn import normalization as ops
 from flambeau.ops.pointwise.pointwise_arithmetic import moving_average
 from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.arg_errors import IntTuple
+from flambeau.tensor.arguments.extents import ints_of
 from flambeau.tensor.arguments.integers import int_or_none
+from flambeau.tensor.arguments.options import integer
 from flambeau.tensor.arguments.public import function
 from flambeau.tensor.call import call, call_into
-from flambeau.tensor.signatures import by_parser
+from flambeau.tensor.signatures import by_parser, compares
 from flambeau.tensor.tensor import Tensor
 
 Given = Tensor | None
@@ -146,6 +149,7 @@ def rms_norm(
     input: Tensor, normalized_shape: IntTuple, weight: Given = None, eps: float | None = None
 ) -> Tensor:
     """Return the trailing dimensions `normalized_shape` divided by their root mean square."""
+    normalized_shape = ints_of(_require_sequence(normalized_shape), "rms_norm", "normalized_shape", 2)
     if require_tensor(input, "rms_norm").dim() < len(normalized_shape):
         raise ValueError(
             f"Input tensor must have at least {len(normalized_shape)} dimensions, but got {input.dim()}"
@@ -160,11 +164,15 @@ def rms_norm(
 _FLOAT_EPS = 2.0**-23
 
 
-def _count_normalized_dims(input: Tensor, shape: IntTuple) -> int:
-    """Return how many dimensions `shape` has, the last ones of the input."""
+def _require_sequence(shape: Any) -> Sequence[Any]:
     if not isinstance(shape, tuple | list):
         raise TypeError(argument_type("layer_norm", "normalized_shape", 2, "tuple of ints", shape))
-    wanted = [index(n) for n in shape]
+    return shape
+
+
+def _count_normalized_dims(input: Tensor, shape: IntTuple) -> int:
+    """Return how many dimensions `shape` has, the last ones of the input."""
+    wanted = [index(n) for n in _require_sequence(shape)]
     if not wanted:
         raise RuntimeError(
             f"Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "
@@ -195,6 +203,7 @@ def group_norm(
     return call(ops.group_norm, (input, *more), (num_groups, float(eps), given))
 
 
+@compares("alpha", "beta", "k", "size")
 def local_response_norm(
     input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
@@ -205,6 +214,7 @@ def local_response_norm(
         )
     if not input.numel():
         return input
+    size = integer(size, "pad", "pad", 2)
     squares = input.mul(input)
     if input.dim() == 3:
         around = pad(squares.unsqueeze(1), (0, 0, size // 2, (size - 1) // 2))

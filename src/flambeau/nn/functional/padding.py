@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from flambeau.core.errors import argument_type
 from flambeau.nn.functional.activation import require_tensor
 from flambeau.ops.autocast_rules import FLOAT32_ON_CPU
 from flambeau.ops.copy import checked_scalar
 from flambeau.ops.shape.padding import pad as op
 from flambeau.tensor import autocast
-from flambeau.tensor.arguments.arg_errors import Number
+from flambeau.tensor.arguments.arg_errors import KINDS, Number
 from flambeau.tensor.arguments.extents import ints_of
 from flambeau.tensor.arguments.public import alias, function
 from flambeau.tensor.arguments.typing import channels_last, channels_last_3d
@@ -30,7 +32,7 @@ def constant_pad(input: Tensor, pad: Sequence[int], value: Number = 0) -> Tensor
             "Length of pad should be no more than twice the number of dimensions of the input. Pad length is "
             f"{len(pad)}while the input has {input.dim()}dimensions."
         )
-    number = value.item() if isinstance(value, Tensor) else value
+    number = value.item() if isinstance(value, Tensor | np.generic) else value
     return call(op, (input, checked_scalar(number, input.dtype)), ("constant", _pairs(pad, input.dim())))
 
 
@@ -38,10 +40,6 @@ def _pairs(pad: Sequence[int], ndim: int) -> tuple[tuple[int, int], ...]:
     """Return a pair (before, after) for each dimension, from `pad`, which begins with the last dimension."""
     given = [(int(pad[i]), int(pad[i + 1])) for i in range(0, len(pad), 2)]
     return (*[(0, 0)] * (ndim - len(given)), *reversed(given))
-
-
-def _is_one_number(value: Any) -> bool:
-    return isinstance(value, Tensor) and not value.dim()
 
 
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Tensor:
@@ -57,9 +55,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
         raise TypeError(argument_type("pad", "mode", 3, "str", mode))
     if {*map(type, pad)} != {int}:
         pad = ints_of(pad, "pad", "pad", 2)
-    if mode == "constant" and not (
-        value is None or isinstance(value, int | float | complex) or _is_one_number(value)
-    ):
+    if value is not None and not KINDS["float"].fits(value):
         raise TypeError(argument_type("pad", "value", 4, "float", value))
     if len(pad) % 2:
         raise RuntimeError("Padding length must be divisible by 2")

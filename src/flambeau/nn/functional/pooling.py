@@ -18,7 +18,7 @@ from flambeau.tensor.arguments.extents import ints_of
 from flambeau.tensor.arguments.integers import int_or_none
 from flambeau.tensor.arguments.public import function
 from flambeau.tensor.call import call
-from flambeau.tensor.signatures import by_parser, signatures
+from flambeau.tensor.signatures import by_parser, compares, signatures
 from flambeau.tensor.tensor import Tensor
 
 Ints = tuple[int, ...]
@@ -30,16 +30,21 @@ def _ints(value: Any, ndim: int, name: str, argument: str) -> Ints:
         return (one,) * ndim
     if not isinstance(value, list | tuple):
         raise TypeError(argument_type(name, argument, 2, "tuple of ints", value))
-    if len(value) not in (1, ndim):
+    sizes = ints_of(value, name, argument, 2)
+    if len(sizes) not in (1, ndim):
         raise RuntimeError(f"{name}: {argument} must either be a single int, or a tuple of {ndim} ints")
-    return ints_of([*value], name, argument, 2) * (ndim if len(value) == 1 else 1)
+    return sizes * (ndim if len(sizes) == 1 else 1)
 
 
 def _windows(
     name: str, ndim: int, kernel: Any, stride: Any, padding: Any, dilation: Any = 1, ceil: bool = False
 ) -> Windows:
     sizes = _ints(kernel, ndim, name, "kernel_size")
-    steps = sizes if stride is None or stride == [] or stride == () else _ints(stride, ndim, name, "stride")
+    steps = (
+        sizes
+        if stride is None or (isinstance(stride, list | tuple) and not stride)
+        else _ints(stride, ndim, name, "stride")
+    )
     pads, dilations = _ints(padding, ndim, name, "padding"), _ints(dilation, ndim, name, "dilation")
     return _check_windows(Windows(sizes, steps, pads, dilations, ceil))
 
@@ -226,7 +231,9 @@ def _lp(
         ceil_mode: bool = False,
     ) -> Tensor:
         if isinstance(norm_type, (int, float)) and norm_type == 0:
-            raise RuntimeError(f"{name}(): norm_type must not be zero, but got {norm_type}")
+            raise ZeroDivisionError(
+                f"{name}(): norm_type must not be zero, because the result is a root of that degree"
+            )
         if isinstance(norm_type, (int, float)) and math.isinf(norm_type):
             sign = math.copysign(1, norm_type)
             return sign * greatest(sign * input.abs(), kernel_size, stride, 0, 1, ceil_mode)
@@ -236,6 +243,7 @@ def _lp(
         out = mean(input.pow(norm_type), kernel_size, stride, 0, ceil_mode)
         return (out.sign() * out.abs().relu()).mul(count).pow(1.0 / norm_type)
 
+    compares("norm_type")(lp_pool)
     return _set_name(lp_pool, name, f"The p-norms of windows over {ndim} dimensions, signs kept.")
 
 
@@ -252,8 +260,12 @@ def _target(x: Any, size: Any, ndim: int, name: str) -> Ints:
     one = int_or_none(size) if ndim == 1 or isinstance(size, int) else None
     if one is not None:
         return (one,) * ndim
-    if not isinstance(size, Sequence) or isinstance(size, (str, bytes)):
+    if not isinstance(size, list | tuple) and (
+        ndim == 1 or not isinstance(size, Sequence) or isinstance(size, str | bytes)
+    ):
         raise TypeError(argument_type(name, "output_size", 2, "tuple of ints", size))
+    if ndim == 1:
+        size = ints_of(size, name, "output_size", 2)
     own = require_tensor(x, name).shape[-ndim:]
     plain = iter(ints_of([n for n in size if n is not None], name, "output_size", 2))
     if (len(size) == 1 and ndim > 1) or len(size) > ndim:

@@ -54,13 +54,17 @@ def interpolate(
         raise ValueError(
             "Anti-alias option is restricted to bilinear and bicubic modes and requires a 4-D tensor as input"
         )
+    if align_corners is not None and not isinstance(align_corners, bool):
+        raise TypeError(argument_type("interpolate", "align_corners", 5, "bool", align_corners))
     kind = mode if mode in _ALL and len(shape) in _AREA else _kind(mode, len(shape))
-    sizes, scales = _sizes(shape, size, scale_factor, recompute_scale_factor)
+    sizes, scales = _sizes(shape, size, scale_factor, recompute_scale_factor or mode == "area")
     if mode == "area":
         return _AREA[len(shape)](input, sizes)
     if min(*sizes, *shape[2:]) <= 0:
         raise RuntimeError(_empty_or_negative(shape[2:], sizes))
-    return call(_interpolate, (input,), (Resampling(kind, sizes, scales, bool(align_corners), antialias),))
+    return call(
+        _interpolate, (input,), (Resampling(kind, sizes, scales, bool(align_corners), bool(antialias)),)
+    )
 
 
 def _empty_or_negative(shape: Sequence[int], sizes: Sequence[int]) -> str:
@@ -98,13 +102,15 @@ def _sizes(
     dims = len(shape) - 2
     if size is not None:
         return ints_of(_each(size, dims, "size"), "interpolate", "size", 2), (None,) * dims
-    factors = [_number(f) for f in _each(factor, dims, "scale_factor")]
+    factors = [_number(f, recompute) for f in _each(factor, dims, "scale_factor")]
     if not all(map(math.isfinite, factors)):
         raise RuntimeError(
             f"value cannot be converted to type int64_t without overflow: scale_factor={factor}"
         )
     sizes = tuple([math.floor(n * f) for n, f in zip(shape[2:], factors, strict=True)])
-    return sizes, (None,) * dims if recompute else tuple(factors)
+    if recompute:
+        return ints_of(sizes, "interpolate", "output_size", 2), (None,) * dims
+    return sizes, tuple(factors)
 
 
 def _each(value: Any, dims: int, name: str) -> Sequence[Any]:
@@ -140,8 +146,10 @@ def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None)
     return interpolate(input, size, scale_factor, "bilinear", True)
 
 
-def _number(factor: Any) -> float:
-    if isinstance(factor, (str, bytes)) or (isinstance(factor, Tensor) and factor.numel() != 1):
+def _number(factor: Any, recompute: bool | None) -> float:
+    if isinstance(factor, (str, bytes)) or (
+        isinstance(factor, Tensor) and not (recompute and factor.numel() == 1)
+    ):
         raise TypeError(argument_type("interpolate", "scale_factor", 3, "float", factor))
     return float(factor)
 
@@ -188,6 +196,8 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
     """
     if align_corners is None:
         warn_program(_CORNERS.format("grid_sample and affine_grid"), UserWarning)
+    elif not isinstance(align_corners, bool):
+        raise TypeError(argument_type("affine_grid_generator", "align_corners", 3, "bool", align_corners))
     if not require_tensor(theta, "affine_grid").dtype.is_floating_point:
         raise ValueError(f"Expected theta to have floating point type, but got {theta.dtype}")
     dims = len(size) - 2

@@ -12,17 +12,18 @@ from flambeau.ops.index.embedding import embedding as embedding_op
 from flambeau.tape.mode import mode as recording_mode
 from flambeau.tape.mode import recording
 from flambeau.tensor import dispatch, interception, layouts
-from flambeau.tensor.arguments.options import integer
+from flambeau.tensor.arguments.options import integer, number
 from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.call import call
 from flambeau.tensor.functions import creation
 from flambeau.tensor.functions.arithmetic import where
 from flambeau.tensor.functions.reduction import norm
 from flambeau.tensor.functions.sorting import searchsorted
-from flambeau.tensor.signatures import by_parser
+from flambeau.tensor.signatures import by_parser, compares
 from flambeau.tensor.tensor import Tensor
 
 
+@compares("norm_type")
 def embedding(
     input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
     norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
@@ -42,24 +43,31 @@ def embedding(
     if require_tensor(weight, "embedding", "weight").dim() != 2:
         raise RuntimeError("'weight' must be 2-D")
     if padding_idx is not None:
-        _check_padding(integer(padding_idx, "embedding", "padding_idx", 3), weight.shape[0])
+        padding_idx = _padding_row(integer(padding_idx, "embedding", "padding_idx", 3), weight.shape[0])
     _check_indices(require_tensor(input, "embedding", "indices", 2), "embedding")
     if max_norm is not None:
-        if not isinstance(max_norm, int | float):
-            raise TypeError(argument_type("embedding_renorm_", "max_norm", 3, "float", max_norm))
         _shrink(weight, input, max_norm, norm_type)
-    padding = None if padding_idx is None else padding_idx % weight.shape[0]
     if interception.count and not sparse and dispatch.is_shown((input, weight)):
-        return dispatch.compose("embedding", weight, input, padding, scale_grad_by_freq)  # type: ignore[no-any-return]
+        return dispatch.compose("embedding", weight, input, padding_idx, scale_grad_by_freq)  # type: ignore[no-any-return]
     flat = input if input.meta.ndim == 1 else input.reshape(-1)
     op: Any = layouts.find("sparse_embedding") if sparse else embedding_op
-    rows: Tensor = call(op, (weight, flat), (padding, scale_grad_by_freq))
+    rows: Tensor = call(op, (weight, flat), (padding_idx, scale_grad_by_freq))
     return rows if flat is input else rows.view(*input.meta.shape, weight.meta.shape[1])
 
 
-def _check_padding(index: int, count: int) -> None:
+def _padding_row(index: int, count: int) -> int:
+    """Return the index of the padding's row, counted from the first row."""
     if not -count <= index < count:
         raise AssertionError("Padding_idx must be within num_embeddings")
+    return index % count
+
+
+def _padding_of_bags(index: int, count: int) -> int:
+    if not -count <= index < count:
+        raise RuntimeError(
+            f"padding_idx must be within the number of embeddings, {-count} through {count - 1}, but got {index}"
+        )
+    return index % count
 
 
 def _check_indices(x: Tensor, name: str) -> None:
@@ -73,11 +81,12 @@ def _check_indices(x: Tensor, name: str) -> None:
 def _shrink(weight: Tensor, input: Tensor, max_norm: float, norm_type: float) -> None:
     weight, places = weight.detach(), input.reshape(-1)
     rows = weight.index_select(0, places)
-    length = norm(rows, norm_type, 1, True)
-    factor = where(length > max_norm, max_norm / (length + 1e-7), creation.ones_like(length))
+    length = norm(rows, float(number(norm_type, "embedding_renorm_", "norm_type", 4)), 1, True)
+    factor = where(length > max_norm, float(max_norm) / (length + 1e-7), creation.ones_like(length))
     weight.index_copy_(0, places, rows * factor)  # a repeated row is written with an equal value
 
 
+@compares("include_last_offset", "norm_type")
 def embedding_bag(
     input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None,
     norm_type: float = 2, scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
@@ -121,8 +130,7 @@ def embedding_bag(
         _shrink(weight, places, max_norm, norm_type)
     weights = None if per_sample_weights is None else per_sample_weights.reshape(-1)
     if padding_idx is not None:
-        _check_padding(padding_idx, weight.shape[0])
-        padding = padding_idx % weight.shape[0]
+        padding = _padding_of_bags(integer(padding_idx, "embedding_bag", "padding_idx", 9), weight.shape[0])
         kept = (places != padding).nonzero().reshape(-1)
         places, bags = places.index_select(0, kept), bags.index_select(0, kept)
         weights = None if weights is None else weights.index_select(0, kept)
@@ -153,9 +161,29 @@ def _bags(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Tensor, Te
         raise ValueError("offsets has to be a 1D Tensor but got None")
     if offsets.dim() != 1:
         raise ValueError("offsets has to be a 1D Tensor")
+    if not isinstance(last, bool):
+        raise TypeError(argument_type("embedding_bag", "include_last_offset", 8, "bool", last))
+    _check_indices(offsets, "embedding_bag")
+    _check_offsets(offsets, input.shape[0])
     at = creation.arange(input.shape[0], dtype=offsets.dtype, device=input.device)
     starts = offsets[:-1] if last else offsets
     return input, searchsorted(starts.contiguous(), at, right=True) - 1, starts.shape[0]
+
+
+def _check_offsets(offsets: Tensor, count: int) -> None:
+    """Raise RuntimeError if bags do not begin at 0, or begin behind the input; on a GPU the host does not look."""
+    if offsets.device.type != "cpu" or not offsets.numel():
+        return
+    first, last = int(offsets[0]), int(offsets[-1])
+    if first != 0:
+        raise RuntimeError(
+            "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. "
+            f"However, got {first}"
+        )
+    if last > count:
+        raise RuntimeError(
+            f"offsets[-1] can not be greater than input's length({count}) but got offsets[-1] of {last}"
+        )
 
 
 def _joined_evenly(rows: Tensor, mode: str) -> Tensor:

@@ -13,6 +13,7 @@ import numpy as np
 
 from flambeau.core.dtype import dtype, int64, uint8
 from flambeau.core.meta import Meta
+from flambeau.core.typeinfo import finfo
 from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import FLOAT32, AutocastRule
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
@@ -30,6 +31,11 @@ Array = np.ndarray[Any, Any]
 def _smooth_l1(x: Any, y: Any, beta: Any) -> Any:
     away = np.abs(x - y)
     return np.where(away < beta, x.dtype.type(0.5) * away * away / beta, away - x.dtype.type(0.5) * beta)
+
+
+def _clamp_within(x: Any, bound: float) -> Any:
+    """Return `x` held to [-bound, bound], which may be beyond its dtype."""
+    return x if bound > finfo(x.dtype).max else x.clamp(-bound, bound)
 
 
 def _huber(x: Any, y: Any, delta: Any) -> Any:
@@ -89,7 +95,8 @@ huber_loss = _paired(
     examples=((1.0,),),
     cuda="absolute(a - b) <= c ? T(0.5) * absolute(a - b) * absolute(a - b) : c * (absolute(a - b) - T(0.5) * c)",
     derivative=Derivative(
-        lambda grad, a, b, c: grad * (a - b).clamp(-c, c), lambda grad, a, b, c: grad * (b - a).clamp(-c, c)
+        lambda grad, a, b, c: grad * _clamp_within(a - b, c),
+        lambda grad, a, b, c: grad * _clamp_within(b - a, c),
     ),
     autocast=FLOAT32,
 )
@@ -345,6 +352,11 @@ def _check_classes(x: Meta, target: Meta, name: str) -> None:
         raise NotImplementedError(f"\"{name}\" not implemented for '{x.dtype.torch_name}'")
 
 
+def _positive(over: Array) -> Array:
+    """Return what exceeds 0, else 0; as in PyTorch, NaN does not exceed it."""
+    return np.where(over > 0, over, over.dtype.type(0))
+
+
 def _margin_host(launch: Launch) -> Body:
     p, margin = launch.params
     kind = launch.outputs[0].dtype
@@ -355,7 +367,7 @@ def _margin_host(launch: Launch) -> Body:
         if target.size and (int(target.min()) < 0 or int(target.max()) >= x.shape[1]):
             raise RuntimeError("target out of range")
         own = np.take_along_axis(x, target[:, None], 1)
-        over = np.maximum(x.dtype.type(margin) - own + x, x.dtype.type(0))
+        over = _positive(x.dtype.type(margin) - own + x)
         over = over * over if p == 2 else over
         if len(inputs) > 2:
             over = over * widen(inputs[2])[target][:, None]
@@ -374,7 +386,7 @@ def _margin_back(grad: Any, a: Any, b: Any, c: Any, params: Any) -> Any:
     p, margin = params
     target = b.unsqueeze(1)
     over = margin - a.gather(1, target) + a
-    slope = (over > 0).to(a.dtype) if p == 1 else 2 * over.clamp(min=0)
+    slope = (over > 0).to(a.dtype) if p == 1 else 2 * over.masked_fill(~(over > 0), 0)
     if c is not None:
         slope = slope * c.index_select(0, b).unsqueeze(1)
     slope = slope.scatter(1, target, 0)
@@ -424,7 +436,7 @@ def _multilabel_host(launch: Launch) -> Body:
         labelled = np.zeros(x.shape, bool)
         labelled[rows[listed], target[listed]] = True
         own = np.take_along_axis(x, np.where(listed, target, 0), 1)
-        over = np.maximum(1 - own[:, :, None] + x[:, None, :], x.dtype.type(0))
+        over = _positive(1 - own[:, :, None] + x[:, None, :])
         counted = listed[:, :, None] & ~labelled[:, None, :]
         total = np.where(counted, over, x.dtype.type(0)).reshape(len(x), x.shape[1] ** 2).sum(axis=1)
         np.copyto(outputs[0], total / x.dtype.type(x.shape[1]), casting="unsafe")

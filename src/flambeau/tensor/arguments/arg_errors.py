@@ -7,14 +7,16 @@ them; otherwise they are the annotations of its parameters. A mismatch raises th
 Cost: a function caches argument types that have matched (`Parser.fitting`). If the type does not decide, as for a list
 of ints, the values are compared each time. The most frequent functions have a front (`public.behind`), which checks the
 types of simple calls itself and leaves other calls to the comparison.
-Exceptions: functions in `HOT` run immediately and are compared only if they fail. So are the functions of
-`torch.nn.functional` that PyTorch writes in Python: their bodies decide what they accept.
+Functions of `torch.nn.functional` that PyTorch writes in Python pass most arguments to a parser later. `checking`
+compares those before the call. Tensors and sizes, the first arguments of most calls, and the parameters that
+`compares` names are compared by the bodies.
+Exceptions: functions in `HOT` run immediately and are compared only if they fail.
 Consequences: annotations of public functions are part of the interface. `Any` accepts every argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import cache
 from inspect import Parameter, Signature, signature, unwrap
 from types import FunctionType, NoneType
@@ -26,6 +28,7 @@ from flambeau.core.dtype import INTEGRAL, PYTHON_TYPES, dtype
 from flambeau.core.errors import RaceError, type_name
 from flambeau.runtime.generator import Generator
 from flambeau.tensor.arguments.integers import int_or_none, is_int, refuse_bool_tensors
+from flambeau.tensor.arguments.torch_function import arm_for
 from flambeau.tensor.signatures import signatures_of
 from flambeau.tensor.tensor import Tensor
 
@@ -41,9 +44,6 @@ HOT = {
     "Tensor.transpose", "Tensor.unsqueeze", "Tensor.view",
 }  # fmt: skip
 """What is called too often, and refuses too much itself, to compare its arguments first."""
-
-_CHOICES = ("bool", "str")
-"""Types of arguments that PyTorch's functions in Python check themselves, with errors of their own."""
 
 
 # -- kinds of arguments ---------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def _is_index(value: Any) -> bool:
 def _is_real(value: Any) -> bool:
     """Return True for a number that is not complex: Python's, NumPy's, or of a tensor without dimensions."""
     if isinstance(value, Tensor):
-        return not value.meta.ndim
+        return not (value.meta.ndim or value.requires_grad)
     return isinstance(value, float | int | np.number | np.bool_) and not isinstance(value, complex)
 
 
@@ -139,7 +139,7 @@ KINDS: dict[str, Kind] = {
     "bool": Kind("bool", _one_of(bool), _of(bool)),
     "int": Kind("int", _one_of(int), is_int),
     "index": Kind("int", _one_of(int), _is_index),
-    "float": Kind("float", _one_of(float, int, bool), _is_real),
+    "float": Kind("float", _one_of(float, int), _is_real),
     "Number": Kind("Number", _one_of(float, int, bool, complex), _is_number),
     "str": Kind("str", _one_of(str), _of(str)),
     "dtype": Kind("torch.dtype", _one_of(dtype), _is_dtype),
@@ -226,7 +226,6 @@ class CallSignature:
         args: tuple[Any, ...],
         given: dict[str, Any],
         types_only: bool = False,
-        skipped: tuple[str, ...] = (),
     ) -> str | None:
         """Return PyTorch's description of what is wrong with a call, or None if the call fits.
 
@@ -234,7 +233,6 @@ class CallSignature:
             args: The arguments by position.
             given: Those by keyword.
             types_only: Look at types alone; Python reports arguments that are missing, unknown or too many.
-            skipped: Names of kinds whose parameters may have any argument.
         """
         if self.spreads and args and _is_index(args[0]):
             args = (args,)
@@ -252,7 +250,7 @@ class CallSignature:
                     continue
                 return self._missing(len(args), given)
             value = args[at] if placed else given[parameter.name]
-            if parameter.kinds[0].name not in skipped and not parameter.fits(value):
+            if not parameter.fits(value):
                 place = f" (position {at + 1})" if placed else ""
                 return _objection(parameter, value, place)
         for at, value in enumerate(args[self.places :], self.places):
@@ -261,6 +259,30 @@ class CallSignature:
         if seen < len(given) and not (self.others or types_only):
             return self._unknown(given)
         return None
+
+    def leaving(self, own: Container[str]) -> CallSignature:
+        """Return this signature with the parameters in `own`, and those of several numbers or names, of any type."""
+        parameters = [
+            each._replace(kinds=(_ANY,))
+            if each.name in own or each.name in _OWN_NAMES or not _SCALARS.issuperset(each.kinds)
+            else each
+            for each in self.parameters
+        ]
+        return CallSignature(self.text, parameters, self.more, self.others)
+
+    def with_floats(
+        self, args: tuple[Any, ...], given: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a call that fits, with floats in place of other values that stand for one."""
+        args_by_name = {parameter.name: value for parameter, value in self._pairs(args, given)}
+        for parameter in self.parameters:
+            value = args_by_name.get(parameter.name)
+            if parameter.kinds[0] is KINDS["float"] and value is not None and type(value) is not int:
+                args_by_name[parameter.name] = float(value)
+        places = [args_by_name[parameter.name] for parameter in self.parameters[: len(args)]]
+        return (*places, *args[len(places) :]), {
+            name: args_by_name.get(name, value) for name, value in given.items()
+        }
 
     def _unknown(self, given: dict[str, Any]) -> str | None:
         names = {parameter.name for parameter in self.parameters} | {"out"}
@@ -437,27 +459,72 @@ class Parser:
         return f"received an invalid combination of arguments - got ({', '.join(got)}), but expected one of:{lines}\n"
 
 
-# -- functions that are compared once they have failed ---------------------------------------------------------
+# -- functions that PyTorch writes in Python --------------------------------------------------------------------
+
+_SCALARS = {KINDS[name] for name in ("bool", "int", "index", "float", "Number", "Tensor", "dtype", "None")}
+_OWN_NAMES = {
+    "align_corners", "antialias", "inplace", "recompute_scale_factor", "reduce", "return_indices", "size_average",
+    "_stacklevel",
+}  # fmt: skip
+"""Parameters that these functions test for their truth, or that only some calls use."""
+_KINDS_OF_BODIES = {"Any", "Given", "IntOrTuple", "IntTuple", "Tensor", "Tensor | None"}
+"""Annotations of first parameters that every body compares, so that most calls need no comparison before."""
 
 
-def checking(define: Callable[..., Any], name: str) -> Any:
-    """Return `define` wrapped so that a failed call with a wrongly typed argument raises PyTorch's TypeError."""
+def checking(define: Any, name: str, own: Container[str] = ()) -> Any:
+    """Return `define` with its arguments compared first, as by the functions that PyTorch's own calls in its place.
+
+    Args:
+        define: A function that PyTorch writes in Python.
+        name: Its name in errors.
+        own: Parameters that only the function's body can compare.
+    """
     if not isinstance(define, FunctionType):
         return define
+    fitting: set[Any] = set()  # types of arguments that need no comparison
+    built: list[CallSignature] = []
+    free = _count_free(define, own)
+
+    def mistake(args: tuple[Any, ...], given: dict[str, Any], kinds: tuple[Any, ...]) -> TypeError | None:
+        if not built:
+            built.append(_read_annotations(define, name, False).leaving(own))
+        refusal = built[0].refusal(args, given, types_only=True)
+        if refusal is None and built[0].is_certain(args, given) and all(_lasts(kind) for kind in kinds):
+            fitting.add(kinds)
+        return None if refusal is None else TypeError(f"{name}(): {refusal}")
 
     def call(*args: Any, **given: Any) -> Any:
+        if given or len(args) > free:
+            kinds = (*map(type, args), *given, *map(type, given.values())) if given else (*map(type, args),)
+            if kinds not in fitting:
+                refusal = mistake(args, given, kinds)
+                if refusal is not None:
+                    if arm_for((*args, *given.values())):
+                        return call(*args, **given)
+                    raise refusal
+                if kinds not in fitting:
+                    args, given = built[0].with_floats(args, given)
         try:
             return define(*args, **given)
         except RaceError:
             raise
         except Exception as error:
             worded = isinstance(error, ValueError | RuntimeError)
-            mistake = explain_mismatch(define, name, args, given, False, _CHOICES if worded else ())
-            if mistake is None or str(error).startswith(f"{name}(): argument "):
+            refusal = None if worded else explain_mismatch(define, name, args, given, False)
+            if refusal is None or str(error).startswith(f"{name}(): argument "):
                 raise
-            raise mistake from error
+            raise refusal from error
 
     return standing_for(call, define)
+
+
+def _count_free(define: FunctionType, own: Container[str]) -> int:
+    """Return how many first arguments the function's body compares: tensors, sizes, and its own parameters."""
+    names = define.__code__.co_varnames[: define.__code__.co_argcount]
+    for at, name in enumerate(names):
+        if not (name in own or name in _OWN_NAMES or define.__annotations__.get(name) in _KINDS_OF_BODIES):
+            return at
+    return len(names)
 
 
 def standing_for(call: Any, define: FunctionType) -> Any:
@@ -474,11 +541,7 @@ def explain_mismatch(
     args: tuple[Any, ...],
     given: dict[str, Any],
     method: bool,
-    skipped: tuple[str, ...] = (),
 ) -> TypeError | None:
-    """Return the TypeError of the first argument that is not of its parameter's type; None if all are.
-
-    Parameters whose types are in `skipped` may have any argument.
-    """
-    mistake = _read_annotations(define, name, method).refusal(args[method:], given, True, skipped)
+    """Return the TypeError of the first argument that is not of its parameter's type; None if all are."""
+    mistake = _read_annotations(define, name, method).refusal(args[method:], given, True)
     return None if mistake is None else TypeError(f"{name}(): {mistake}")

@@ -227,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* x, const 
   C sum = 0;
   for (i64 j = lane; j < classes; j += 32) {{
     if (j == t) continue;
-    const C over = greater(gap + to<C>(mine[j * step]), C(0)), over_ = {power};
+    const C apart = gap + to<C>(mine[j * step]), over = apart > C(0) ? apart : C(0), over_ = {power};
     sum += {scaled};
   }}
 #pragma unroll
@@ -276,8 +276,10 @@ extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* x, const 
     const i64 t = labels[j * target_step];
     if (t >= classes) continue;
     const C gap = C(1) - to<C>(mine[t * step]);
-    for (i64 k = threadIdx.x; k < classes; k += 256)
-      if (!flags[k]) sum += greater(gap + to<C>(mine[k * step]), C(0));
+    for (i64 k = threadIdx.x; k < classes; k += 256) {{
+      const C over = gap + to<C>(mine[k * step]);
+      if (!flags[k] && over > C(0)) sum += over;
+    }}
   }}
   sum = over_block(sum, [](C a, C b) {{ return a + b; }});
   if (threadIdx.x == 0) out[row * out_step] = to<X>(sum / (C)classes);
