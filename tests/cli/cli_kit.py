@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
+
+from cli.warm_start import run_module
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -53,9 +53,8 @@ def flambeau_run(
 ) -> Done:
     """`flambeau run --report FILE ...` with the report in `folder`."""
     report = folder / "report.json"
-    command = [sys.executable, "-m", "flambeau", "run", "--report", str(report), *map(str, arguments)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env=environment(**env or {}), cwd=cwd or folder
+    done = run_module(
+        "flambeau", "run", "--report", report, *arguments, env=environment(**env or {}), cwd=cwd or folder
     )
     return Done(done.returncode, done.stdout, done.stderr, report)
 

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import jsonschema
 import pytest
+from cli.warm_start import run_module
 from cli_kit import environment, flambeau_run, program
 from test_children import RACE
 
@@ -51,11 +52,8 @@ def check(report):
 
 
 def flambeau(folder, command, *arguments, **variables):
-    line = [sys.executable, "-m", "flambeau", command, "--report", "report.json", "--sarif", "report.sarif"]
-    done = subprocess.run(
-        [*line, *map(str, arguments)], capture_output=True, text=True, timeout=300, env=environment(**variables),
-        cwd=folder, check=False,
-    )  # fmt: skip
+    line = [command, "--report", "report.json", "--sarif", "report.sarif", *arguments]
+    done = run_module("flambeau", *line, env=environment(**variables), cwd=folder)
     report, log = (json.loads((folder / f"report.{kind}").read_text()) for kind in ("json", "sarif"))
     return done, check(report), check_sarif(log)
 
@@ -289,10 +287,7 @@ def test_explore_has_the_error_of_the_recorded_run(tmp_path):
 def test_an_unwritable_place_is_refused_before_the_program_begins(tmp_path, command, option):
     path = program(tmp_path, "print('begun')")
     for place, why in (("none/x.json", "its folder does not exist"), (".", "it is a folder")):
-        done = subprocess.run(
-            [sys.executable, "-m", "flambeau", command, option, place, str(path)],
-            capture_output=True, text=True, timeout=300, env=environment(), cwd=tmp_path, check=False,
-        )  # fmt: skip
+        done = run_module("flambeau", command, option, place, path, env=environment(), cwd=tmp_path)
         assert done.returncode == 2 and "begun" not in done.stdout
         assert f"flambeau {command}: can't write {place!r}: {why}" in done.stderr
 
@@ -363,17 +358,14 @@ def test_no_device(): pass
 
 
 def run_pytest(folder, *arguments, **variables):
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(folder)]
+    command = ["-p", "no:cacheprovider", "--rootdir", folder]
     command += [
         "--virtual-gpus=2",
         "--junitxml=junit.xml",
         "--gpu-report=report.json",
         "--gpu-sarif=report.sarif",
     ]
-    done = subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=300, env=environment(**variables),
-        cwd=folder, check=False,
-    )  # fmt: skip
+    done = run_module("pytest", *command, *arguments, env=environment(**variables), cwd=folder)
     cases = ET.parse(folder / "junit.xml").getroot().iter("testcase")
     properties = {
         case.get("name"): {p.get("name"): p.get("value") for p in case.iter("property")}

@@ -9,6 +9,7 @@ import types
 from textwrap import dedent
 
 import pytest
+from cli.warm_start import run_module
 from cli_kit import environment, program
 
 import flambeau as torch
@@ -32,10 +33,7 @@ RACY = """
 
 
 def flambeau(folder, *arguments):
-    command = [sys.executable, "-m", "flambeau", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env=environment(), cwd=folder, check=False
-    )
+    return run_module("flambeau", *arguments, env=environment(), cwd=folder)
 
 
 def words(text):

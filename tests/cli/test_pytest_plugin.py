@@ -8,6 +8,7 @@ import tomllib
 from importlib.metadata import entry_points
 
 import pytest
+from cli.warm_start import run_module
 from cli_kit import EXAMPLES, ROOT, environment, program
 
 # An installation since the plugin came has its entry point; an older one of a checkout is told.
@@ -32,12 +33,10 @@ RACY = """
 
 
 def run(folder, *arguments):
-    command = [sys.executable, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", "--rootdir", str(folder)]
+    command = [*PLUGIN, "-p", "no:cacheprovider", "--rootdir", folder]
     command += ["-p", "no:hypothesispytest"]  # whose last words take half of the time
     command += ["-W", "error", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env=environment(), cwd=folder, check=False
-    )
+    done = run_module("pytest", *command, env=environment(), cwd=folder)
     return done.returncode, done.stdout + done.stderr
 
 

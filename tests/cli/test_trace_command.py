@@ -12,6 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from cli.warm_start import run_module
 from cli_kit import environment, program
 
 from flambeau.cli.output import trace_page
@@ -35,8 +36,7 @@ needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="no
 
 
 def flambeau_trace(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "flambeau", "trace", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment(), cwd=folder)
+    return run_module("flambeau", "trace", *arguments, env=environment(), cwd=folder)
 
 
 @pytest.fixture(scope="module")
