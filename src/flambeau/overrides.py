@@ -51,7 +51,7 @@ def handle_torch_function(
     else than NotImplemented.
 
     Raises:
-        TypeError: If none did.
+        TypeError: If none handled the call.
     """
     return torch_function.handle(public_api, torch_function.overriding(relevant_args), args, kwargs)
 

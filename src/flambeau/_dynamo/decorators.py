@@ -228,7 +228,7 @@ def _check_signatures(original: Callable[..., Any], substitute: Callable[..., An
 
 
 def _identify(signature: inspect.Signature) -> Any:
-    """Return what of a signature must agree: names by position, names by keyword, defaults."""
+    """Return the parts of a signature that must be equal: positional names, keyword names, defaults."""
     variable = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
     fixed = [p for p in signature.parameters.values() if p.kind not in variable]
     return (

@@ -150,7 +150,7 @@ class profile:
         """Write the stacks of all events, like `EventList.export_stacks`.
 
         Raises:
-            AssertionError: For made without `with_stack`.
+            AssertionError: If the profile was recorded without `with_stack`.
         """
         events = self._events()
         if not self.with_stack:

@@ -91,7 +91,7 @@ class EventList(list[Any]):
         in `time_unit` ("s", "ms", "us"), if one is given.
 
         Raises:
-            AttributeError: If nothing is sorted by that.
+            AttributeError: If events cannot be sorted by this key.
         """
         widths = max_name_column_width, max_shapes_column_width, max_src_column_width
         return table_of(self, sort_by, row_limit, widths, header, top_level_events_only, time_unit)

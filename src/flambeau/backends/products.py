@@ -102,7 +102,7 @@ def is_tf32(precision: Any) -> bool:
     """Return True for "tf32" and False for "ieee".
 
     Raises:
-        RuntimeError: For neither.
+        RuntimeError: If it is neither.
     """
     if precision not in ("tf32", "ieee"):
         raise RuntimeError(f"Unknown precision: {precision}: Flambeau has 'ieee' and 'tf32'")

@@ -1,14 +1,13 @@
 """The pytest plugin: tests of torch.cuda programs on virtual GPUs, under many schedules, with races as errors.
 
-`pytest --virtual-gpus=2 --gpu-schedules=50 --gpu-races=error` in any repository: `import torch` finds Flambeau, each
-test has virtual GPUs of its own, and runs once per schedule. Without `--virtual-gpus` nothing changes but for tests
-that ask for the fixture `virtual_gpus`.
+`pytest --virtual-gpus=2 --gpu-schedules=50 --gpu-races=error` works in any repository: `import torch` imports Flambeau,
+each test has its own virtual GPUs, and runs once per schedule. Without `--virtual-gpus` only tests with the fixture
+`virtual_gpus` are affected.
 
-A schedule is part of a test's name, so the name alone repeats it. A test whose first run, in the same process, was
-certified race-free under every schedule passes under the others without being run. One that fails by the race that it
-failed by before, under another schedule, counts as "same race", also where other workers of pytest-xdist ran it: one
-bug, one report. Methods of `unittest.TestCase`,
-which pytest gives no parameters, are collected once for each schedule instead.
+The schedule is part of a test's name, so the name alone repeats the run. If a test's first run in the same process was
+certified race-free under every schedule, the test passes under the other schedules without being run. If it fails by a
+race that it failed by under another schedule, the report says "same race", also across workers of pytest-xdist. pytest
+cannot parametrize methods of `unittest.TestCase`, so they are collected once for each schedule.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
 
     Raises:
         TypeError: For a value that is not a float.
-        ValueError: For not between 0 and 1.
+        ValueError: If the fraction is not between 0 and 1.
     """
     system.init()
     allocator = _allocator(device)

@@ -1,7 +1,8 @@
-"""Bases of several distributions.
+"""Base classes of distributions that share parameters.
 
-`LocationScale` has `loc` and `scale`, `BinaryOdds` has `probs` or `logits`, `Relaxed` has a `temperature` beside those,
-`FoldedAtZero` is the absolute value of a variable around 0, `FromFactor` has a matrix by its Cholesky factor.
+`LocationScale` has `loc` and `scale`, `BinaryOdds` has `probs` or `logits`, `Relaxed` has a `temperature` in addition.
+`FoldedAtZero` is the absolute value of a variable around 0, `FromFactor` has a matrix by its
+Cholesky factor.
 """
 
 from __future__ import annotations

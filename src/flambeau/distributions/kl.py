@@ -59,7 +59,7 @@ def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
     """Return the divergence of Kullback and Leibler of q from p, in nats, of the batch's shape.
 
     Raises:
-        NotImplementedError: For no formula for the two.
+        NotImplementedError: If there is no formula for the two.
     """
     return _formula(type(p), type(q))(p, q)
 

@@ -17,8 +17,12 @@ from flambeau.tensor.tensor import Tensor
 class MultivariateNormal(FromFactor):
     """The normal distribution over vectors, with mean `loc`, (..., n).
 
-    One of these is given, (..., n, n): `covariance_matrix`; `precision_matrix`, its inverse; `scale_tril`, its lower
-    Cholesky factor, which is what it computes with.
+    Exactly one of the other parameters, (..., n, n), must be present.
+
+    Args:
+        covariance_matrix: The covariance.
+        precision_matrix: Its inverse.
+        scale_tril: Its lower Cholesky factor, with which all methods compute.
     """
 
     arg_constraints = {

@@ -38,7 +38,7 @@ class Transform:
         """Return the number of last dimensions that are one event.
 
         Raises:
-            ValueError: If it differs between domain and codomain.
+            ValueError: If the number of dimensions differs between domain and codomain.
         """
         if self.domain.event_dim == self.codomain.event_dim:
             return int(self.domain.event_dim)

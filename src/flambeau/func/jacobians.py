@@ -99,7 +99,7 @@ def jvp(
     primals, tangents: tuples of one form. strict: accepted, and without effect. has_aux: as for `vjp`.
 
     Raises:
-        RuntimeError: For no tuples, tangents of another form or size.
+        RuntimeError: If arguments are not tuples, or tangents have other structures or sizes.
     """
     for given, what in ((primals, "primals"), (tangents, "tangents")):
         if not isinstance(given, tuple):

@@ -162,7 +162,7 @@ def eye_(tensor: Tensor) -> Tensor:
     """Return the identity matrix: a linear layer hands on as many inputs as it can.
 
     Raises:
-        ValueError: For not 2-d.
+        ValueError: If the tensor does not have 2 dimensions.
     """
     if tensor.dim() != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
@@ -175,7 +175,7 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     """Dirac's delta: a convolution hands on as many channels as it can, in each group.
 
     Raises:
-        ValueError: For not 3-, 4- or 5-d, or groups that do not divide the first dimension.
+        ValueError: If the tensor does not have 3 to 5 dimensions, or `groups` does not divide the first.
     """
     if tensor.dim() not in (3, 4, 5):
         raise ValueError("Only tensors with 3, 4, or 5 dimensions are supported")
@@ -195,14 +195,14 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Glorot's: uniform in +-gain * sqrt(6 / (fan_in + fan_out))."""
+    """Initialize by Glorot's rule, uniformly in +-gain * sqrt(6 / (fan_in + fan_out))."""
     std = gain * math.sqrt(2.0 / float(sum(_calculate_fan_in_and_fan_out(tensor))))
     bound = math.sqrt(3.0) * std
     return uniform_(tensor, -bound, bound, generator)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Glorot's: normal, of standard deviation gain * sqrt(2 / (fan_in + fan_out))."""
+    """Initialize by Glorot's rule, normally with standard deviation gain * sqrt(2 / (fan_in + fan_out))."""
     std = gain * math.sqrt(2.0 / float(sum(_calculate_fan_in_and_fan_out(tensor))))
     return normal_(tensor, 0.0, std, generator)
 
@@ -272,7 +272,7 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Gener
     """Return normal numbers, but zero in a fraction `sparsity` of each column.
 
     Raises:
-        ValueError: For not 2-d.
+        ValueError: If the tensor does not have 2 dimensions.
     """
     if tensor.dim() != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")

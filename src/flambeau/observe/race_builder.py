@@ -304,9 +304,7 @@ def _fix(call: str, code: Code | None, verified: bool, text: str = "") -> Fix:
 
 
 def _early_wait_note(last: Command, command: Command, name: str) -> str:
-    """Return a note if the second stream waited for the first, called `name`, but for a point before the
-    access.
-    """
+    """Return a note if the second stream waited for the first, called `name`, but only for work before the access."""
     waited = command[0].waits.get(last[0])
     if waited is None or not last[0].born <= waited[0] < last[1]:
         return ""

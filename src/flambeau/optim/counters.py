@@ -1,7 +1,8 @@
-"""`Counters`: the numbers that optimizers keep beside each parameter, as CPU tensors of one element.
+"""`Counters`: the step counters of optimizers, one for each parameter, as CPU tensors of one element.
 
-PyTorch's format wants them to be tensors. A step reads and writes them for each parameter, so their memory is
-looked up once and then used as it is.
+PyTorch's checkpoints require tensors. A step reads and writes the counters of each parameter, so their addresses are
+looked up
+once and then cached.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def context_of(where: device) -> Context:
     kinds of devices raise as in PyTorch.
 
     Raises:
-        RuntimeError: For no CUDA device, or an index past the last.
+        RuntimeError: If there is no CUDA device, or the index is out of range.
     """
     if where is CPU:
         return host

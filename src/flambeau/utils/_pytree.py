@@ -538,7 +538,9 @@ def tree_any_only(kinds: Any, /, pred: Callable[[Any], bool], tree: PyTree, is_l
 
 
 def _broadcast_to_and_flatten(tree: PyTree, treespec: TreeSpec, is_leaf: IsLeaf = None) -> list[Any] | None:
-    """Return the leaves of `tree`, each as often as it stands for a leaf of `treespec`; None where it does not fit."""
+    """Return the leaves of `tree`, each repeated for the leaves of `treespec` below it; None if the structures do not
+    match.
+    """
     definition = _definition(tree, is_leaf)
     if definition is None:
         return [tree] * treespec.num_leaves

@@ -215,7 +215,7 @@ class Baton:
         """Hand the baton to a thread that can go on.
 
         Raises:
-            DriverError: If none can.
+            DriverError: If no thread can run.
         """
         circle = self._circle(seat)
         able = [s.number for s in circle if s.able] or [s.number for s in circle if s.drives][-1:]

@@ -213,7 +213,7 @@ def current_world() -> MpiWorld:
     """Return the world that this process has joined.
 
     Raises:
-        RuntimeError: For none, with the reason.
+        RuntimeError: If it has joined none; the text has the reason.
     """
     if _world is None or _why_not:
         raise RuntimeError(

@@ -120,7 +120,7 @@ def root(rank: Any, size: int, what: str) -> int:
     """Return a rank of the group.
 
     Raises:
-        TypeError: For no whole number.
+        TypeError: If it is not an integer.
         RuntimeError: If there is no such rank.
     """
     try:

@@ -140,7 +140,7 @@ def type_of(op: Any) -> RedOpType:
     """Return the operation that an argument names.
 
     Raises:
-        TypeError: If it names none.
+        TypeError: If it is not a reduction.
     """
     if isinstance(op, RedOpType):
         return op

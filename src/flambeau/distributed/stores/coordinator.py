@@ -1,21 +1,24 @@
 """`Coordinator`: the coordinator, which pairs the contributions of virtual GPUs in separate processes.
 
 Each process simulates its own devices (Note [Members of other processes] in
-driver/virtual/collectives/collectives.py); contributions are kept here until all have arrived; then waiting
-processes are answered. Nothing here depends on which process is faster:
+driver/virtual/collectives/collectives.py). The coordinator stores contributions until all have arrived, and then
+answers
+the waiting processes. The answers do not depend on which process is faster:
 
-# Note [What a waiting rank is told]
-A rank that can run nothing more is notified of meetings when all those that it has come to are complete; or, if
-some can
-only be completed by what it does next, when every rank waits (for a meeting, in a poll, in the store, or has ended):
-then what is complete is told, the lowest rank first. Only then is one told that makes a communicator or waits in the
-store or in MPI, where devices go on without their host. What MPI has done is not seen here: a rank that waits there is
-asked to look again, together with the others that do, until all have looked some times in vain. Meetings are told in
-the order in which the rank came to them, whichever was complete first. Where nothing is complete either, a rank that
-polls learns that nothing has happened yet; and if no rank polls, all wait forever: each is told so, with every rank's
-line. A rank may wait where nobody sees it (for a file, a socket, another thread): when those that run have done
-nothing for seconds, ranks that poll, or have something complete, are answered all the same. Only such programs depend
-on the machine's speed.
+# Note [Answers to waiting ranks]
+A rank that can run no more commands asks for collective instances. It is answered when all instances that it has joined
+are complete. If some can only be completed by its own later calls, it is answered when every rank waits (for an
+instance, in a poll, in the store) or has ended: then the complete instances are reported, to the lowest rank first.
+Ranks that create a communicator or wait in the store or in MPI are answered after that, because their devices progress
+without the host. The coordinator cannot see the progress of MPI: ranks that wait there are asked to check again, all
+together, until all have checked several times without success. A rank receives instances in the order in which it
+joined
+them. If no instance is complete, a rank that polls is answered that nothing has happened yet. If no rank polls, it is a
+deadlock, which each rank receives with every rank's call site.
+
+A rank may wait for something that the coordinator cannot see (a file, a socket, another thread). If the running ranks
+have used no processor time for seconds, ranks that poll or have a complete instance are answered anyway. Only such
+programs depend on the machine's speed.
 """
 
 from __future__ import annotations
@@ -335,7 +338,7 @@ class Coordinator:
         return True
 
     def _stuck(self, elsewhere: Mapping[int, str]) -> list[tuple[Participant, Answer]]:
-        """Return the processes to answer when every rank waits. See Note [What a waiting rank is told]."""
+        """Return the processes to answer when every rank waits. See Note [Answers to waiting ranks]."""
         alive = [p for p in self.participants.values() if not p.ended]
         waiting = self._waiting()
         blocked = [p for p in alive if _is_blocked(p, elsewhere)]

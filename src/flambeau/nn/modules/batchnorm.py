@@ -139,7 +139,7 @@ class SyncBatchNorm(_BatchNorm):
     `BatchNorm`. Ranks may have batches of several sizes, empty ones too.
 
     Raises:
-        ValueError: For in training, on the CPU.
+        ValueError: If the input is on the CPU in training.
     """
 
     def __init__(

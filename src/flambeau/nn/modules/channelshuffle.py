@@ -1,4 +1,4 @@
-"""Channels among their groups."""
+"""`ChannelShuffle`: interleaves the channels of several groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class ChannelShuffle(Module):
-    """The channels of (N, C, *), taken from each of the groups in turn."""
+    """Divides the channels of (N, C, *) into groups and interleaves the groups' channels."""
 
     def __init__(self, groups: int) -> None:
         super().__init__()

@@ -258,11 +258,11 @@ class ModuleDict(Module):
         return self._modules.values()
 
     def update(self, modules: Any) -> None:
-        """Add those of a mapping, or of pairs.
+        """Add the modules of a mapping, or of pairs (name, module).
 
         Raises:
-            TypeError: For no such thing.
-            ValueError: If there are no pairs.
+            TypeError: If the argument is neither.
+            ValueError: If an item is not a pair.
         """
         for key, module in _pairs(modules, "ModuleDict", "ModuleDict"):
             self[key] = module
@@ -446,7 +446,7 @@ class ParameterDict(Module):
         return [self[key] for key in self._keys]
 
     def update(self, parameters: Any) -> None:
-        """Add those of a mapping, sorted by key if it is a plain one, or of pairs."""
+        """Add the parameters of a mapping or of pairs. Those of a plain dict are added in sorted order of keys."""
         ordered = isinstance(parameters, (OrderedDict, ParameterDict))
         pairs = _pairs(parameters, "ParametersDict", "ParameterDict")
         if isinstance(parameters, Mapping) and not ordered:

@@ -54,7 +54,7 @@ class MaxPool1d(_MaxPoolNd):
 
 
 class MaxPool2d(_MaxPoolNd):
-    """The largest of each window of (N, C, H, W) or (C, H, W); with `return_indices` also where it was."""
+    """The maximum of each window of (N, C, H, W) or (C, H, W); with `return_indices` also its index."""
 
     ndim = 2
 

@@ -11,8 +11,8 @@ from flambeau.tensor.tensor import Tensor
 
 
 def buckets(tensors: Sequence[Tensor], nbytes: int) -> Iterator[list[Tensor]]:
-    """Return the tensors in lists of one kind of device and dtype, of at most `nbytes`; a larger one has its own. In
-    order.
+    """Yield the tensors, in order, in lists of one device and dtype with at most `nbytes`; a larger tensor has its own
+    list.
     """
     if nbytes <= 0:
         raise ValueError(f"buffer_size must be positive, got {nbytes}")

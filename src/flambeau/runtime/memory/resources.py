@@ -37,7 +37,7 @@ def as_resource(source: object) -> Resource:
     """Return `source` itself.
 
     Raises:
-        TypeError: If it cannot be asked for memory.
+        TypeError: If it has no `allocate` and `free`.
     """
     if not all(callable(getattr(source, name, None)) for name in ("allocate", "free")):
         raise TypeError(
@@ -64,8 +64,8 @@ class LibraryMemory:
     device, cudaStream_t stream)`.
 
     Raises:
-        OSError: For no such library.
-        AttributeError: For no such function.
+        OSError: If the library does not exist.
+        AttributeError: If the library lacks a function.
     """
 
     def __init__(self, path: str, allocate: str, free: str) -> None:

@@ -201,7 +201,7 @@ def frombuffer(
     """Return a 1-d CPU tensor over a buffer's memory: `count` elements (-1: all) from byte `offset` on.
 
     Raises:
-        ValueError: For no buffer, or sizes that do not fit it.
+        ValueError: If the object is not a buffer, or sizes do not match it.
     """
     kind = kind_of(dtype, "frombuffer")
     try:

@@ -678,7 +678,7 @@ def set_state(self: Generator, new_state: Tensor) -> Generator:
     """Set the state.
 
     Raises:
-        TypeError: For no ByteTensor on the CPU.
+        TypeError: If the state is not a ByteTensor on the CPU.
         RuntimeError: For a wrong size.
     """
     if not isinstance(new_state, Tensor):

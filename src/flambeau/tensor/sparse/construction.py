@@ -81,19 +81,19 @@ def sparse_coo_tensor(
     """Return a tensor in COO layout of indices (sparse_dim, nnz) and values (nnz, *dense sizes).
 
     Args:
-        indices: Places of the values. Alone, without values: the size of a tensor without any.
-        values: The values; values at one place count as their sum.
-        size: The size; by default the smallest that holds all places.
-        dtype: The dtype; by default that of the values.
-        device: The device; by default that of the values.
+        indices: Indices of the values. As the only argument: the size of a tensor without values.
+        values: The values. Values with equal indices are summed.
+        size: The size; default: the smallest that contains all indices.
+        dtype: The dtype; default: that of the values.
+        device: The device; default: that of the values.
         pin_memory: Not supported.
         requires_grad: True if the result is a leaf that requires a gradient.
-        check_invariants: Whether indices are checked; by default `torch.sparse.check_sparse_tensor_invariants` says.
-        is_coalesced: True if the indices are sorted and distinct; the caller vouches for it.
+        check_invariants: Check the indices; default: the setting of `torch.sparse.check_sparse_tensor_invariants`.
+        is_coalesced: The caller's guarantee that the indices are sorted and distinct.
         layout: None or `torch.sparse_coo`.
 
     Raises:
-        RuntimeError: If the parts do not fit together, or an index is negative.
+        RuntimeError: If the parts do not match, or an index is negative.
     """
     if layout is not None and layout is not torch["sparse_coo"]:
         raise TypeError(f"sparse_coo_tensor(): argument 'layout' must be torch.sparse_coo, not {layout}")

@@ -41,7 +41,10 @@ def _require(t: Tensor, name: str, layout: str = "sparse_coo") -> Any:
 
 
 def coalesce(self: Tensor) -> Tensor:
-    """Return a COO tensor whose indices are sorted and distinct: itself if it is so. Values at one place are summed."""
+    """Return a COO tensor with sorted and distinct indices: itself if it has them already. Values with equal indices
+    are
+    summed.
+    """
     _require(self, "coalesce")
     return primitives.coalesce(self)
 
@@ -110,7 +113,7 @@ def _dimV(self: Tensor) -> int:  # noqa: N802
 
 
 def crow_indices(self: Tensor) -> Tensor:
-    """Return where each row of a CSR tensor begins among its values, and the end."""
+    """Return the start of each row of a CSR tensor among its values, and the end of the last."""
     return detach_alias(_require(self, "crow_indices", "sparse_csr").compressed)
 
 
@@ -120,7 +123,7 @@ def col_indices(self: Tensor) -> Tensor:
 
 
 def ccol_indices(self: Tensor) -> Tensor:
-    """Return where each column of a CSC tensor begins among its values, and the end."""
+    """Return the start of each column of a CSC tensor among its values, and the end of the last."""
     return detach_alias(_require(self, "ccol_indices", "sparse_csc").compressed)
 
 
@@ -152,10 +155,10 @@ def to_sparse(
     blocksize: Any = None,
     dense_dim: int | None = None,
 ) -> Tensor:
-    """Return a sparse tensor of the same elements: COO unless `layout` says otherwise; itself if it is so.
+    """Return a sparse tensor with the same elements: COO unless `layout` names another. Returns itself if it already is
+    one.
 
     Args:
-        self: The tensor.
         sparse_dim: The number of sparse dimensions of a COO tensor; the rest are dense.
         layout: The layout.
         blocksize: Must be None: Flambeau lacks the sparse layouts BSR and BSC.

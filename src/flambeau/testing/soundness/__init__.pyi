@@ -21,7 +21,6 @@ from flambeau.testing.soundness import indexed_steps as indexed_steps
 from flambeau.testing.soundness import model as model
 from flambeau.testing.soundness import order_steps as order_steps
 from flambeau.testing.soundness import programs as programs
-from flambeau.testing.soundness import shrinking as shrinking
 from flambeau.testing.soundness import steps as steps
 from flambeau.testing.soundness import tensor_steps as tensor_steps
 from flambeau.testing.soundness import thread_steps as thread_steps

@@ -1,8 +1,9 @@
-"""Simulated peers: absent ranks that do at every moment what the one present rank does.
+"""Simulated peers: absent ranks that are assumed to do the same as the one present rank at the same time.
 
-A training step is equal on all ranks but for the data, so one rank shows the time of all. Its collectives
-begin when it arrives, as if the others arrived at the same time, and cost what the cluster's links make
-them cost. This leaves out differences between ranks: slow nodes, other work on the network, noise.
+Apart from its data, a training step is equal on all ranks, so one rank shows the time of all. Its collectives begin
+when
+it arrives, as if the others arrived at the same time, and cost what the cluster's links determine. This omits
+differences between ranks: slow nodes, other work on the network, noise.
 """
 
 from __future__ import annotations
