@@ -142,7 +142,7 @@ def custom_fwd(
 
 
 def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Any:
-    """Decorate the `backward` of a Function: it runs with the autocast of its `forward`."""
+    """Decorate the `backward` of a Function to run with the autocast state of its `forward`."""
     _check_name(device_type)
     if bwd is None:
         return functools.partial(custom_bwd, device_type=device_type)
@@ -211,7 +211,7 @@ def set_autocast_cache_enabled(enabled: bool) -> None:
 
 
 def clear_autocast_cache() -> None:
-    """Forget all casts of weights, those of other threads too."""
+    """Drop all cached casts of weights, including those of other threads."""
     state.local.casts.clear()
 
 

@@ -1,4 +1,4 @@
-"""`GradScaler`: a factor on the loss that keeps small gradients from vanishing in float16, and finds its own size."""
+"""`GradScaler`: a factor of the loss that keeps small gradients from vanishing in float16, and adapts itself."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class GradScaler:
     """Scales losses, unscales gradients, and skips steps whose gradients are not finite.
 
     Args:
-        device: the kind of device, "cuda" or "cpu".
-        init_scale: the first factor.
-        growth_factor: times the factor after `growth_interval` steps in a row without infinities.
-        backoff_factor: times the factor after a step with some.
+        device: The kind of device, "cuda" or "cpu".
+        init_scale: Initial factor.
+        growth_factor: Multiplies the factor after `growth_interval` steps in a row with finite gradients.
+        backoff_factor: Multiplies the factor after a step with non-finite gradients.
         enabled: False makes `scale` and `update` do nothing, and `step` call the optimizer's.
     """
 
@@ -116,11 +116,11 @@ class GradScaler:
                 )
 
     def unscale_(self, optimizer: Any) -> None:
-        """Divide the gradients by the factor, and note on the device whether all are finite. Waits for nothing.
+        """Divide the gradients by the factor, and record on the device whether all are finite. The host does not wait.
 
         Raises:
-            RuntimeError: For a second time, or after the step.
-            ValueError: For gradients in float16.
+            RuntimeError: If it is called twice, or after the step.
+            ValueError: If a gradient is float16.
         """
         if not self._enabled:
             return
@@ -164,7 +164,7 @@ class GradScaler:
         return result
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
-        """Find the factor of the next iteration, on the device; or take `new_scale`. Waits for nothing."""
+        """Compute the factor of the next iteration on the device, or set it to `new_scale`. The host does not wait."""
         if not self._enabled:
             return
         self._require_scale("update")
@@ -218,19 +218,19 @@ class GradScaler:
         return self._init_growth_tracker if self._growth_tracker is None else int(self._growth_tracker.item())
 
     def get_growth_factor(self) -> float:
-        """Return what the factor grows by."""
+        """Return the factor by which the scale grows."""
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
-        """Set what the factor grows by."""
+        """Set the factor by which the scale grows."""
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
-        """Return what the factor shrinks by."""
+        """Return the factor by which the scale shrinks."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """Set what the factor shrinks by."""
+        """Set the factor by which the scale shrinks."""
         self._backoff_factor = new_factor
 
     def get_growth_interval(self) -> int:
@@ -248,7 +248,7 @@ class GradScaler:
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the factor and its rules as numbers; empty if disabled. To be taken after `update`."""
+        """Return the scale and the settings as numbers; empty if disabled. Call this after `update`."""
         if not self._enabled:
             return {}
         return {
@@ -260,10 +260,10 @@ class GradScaler:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict` gave.
+        """Restore the state that `state_dict` returned.
 
         Raises:
-            RuntimeError: For an empty one.
+            RuntimeError: If it is empty.
         """
         if not self._enabled:
             return

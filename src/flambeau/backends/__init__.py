@@ -1,6 +1,6 @@
-"""torch.backends: flags that choose how things are computed.
+"""torch.backends: flags of the libraries and algorithms that compute operators.
 
-fp32_precision ("none"): how precise float32 is in what libraries compute: see Note [Precisions of float32].
+fp32_precision ("none"): precision of float32 in library calls: see Note [Precisions of float32].
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """torch.backends.cudnn: the flags of convolutions and recurrent layers.
 
-enabled (True): whether library routines may be used. benchmark (False): whether they may be chosen by
-timing, of benchmark_limit (10); none is. deterministic (False): whether only deterministic ones may; all are.
-allow_tf32 (True): whether float32 may be rounded to TF32 inside them; conv.fp32_precision, rnn.fp32_precision: the same
-as "tf32" or "ieee"; fp32_precision: of both and of matrix products, see Note [Precisions of float32]. Setting one
-raises RuntimeError: a value of another type.
+enabled (True): use library routines. benchmark (False), benchmark_limit (10): no effect, because routines are never
+chosen by timing. deterministic (False): no effect, because all routines are deterministic. allow_tf32 (True): round
+float32 to TF32. conv.fp32_precision, rnn.fp32_precision: the same setting as "tf32" or "ieee". fp32_precision: for both
+and for matrix products, see Note [Precisions of float32]. Setting one to a value of another type raises RuntimeError.
 
-cuDNN is an extra, `flambeau[cudnn]`. Where it is not installed real GPUs convolve by our own kernels and cuBLASLt;
-virtual GPUs never need it.
+cuDNN is an extra, `flambeau[cudnn]`. Without it real GPUs use kernels of this package and cuBLASLt; virtual GPUs never
+need it.
 """
 
 from __future__ import annotations
@@ -65,9 +64,13 @@ def set_flags(
     _fp32_precision: str = "none",
     _depthwise_kernel: str | None = None,
 ) -> tuple[Any, ...]:
-    """Set several at once, but for None; what they were, as its arguments. A precision goes before `_allow_tf32`.
+    """Set several flags; None leaves a flag unchanged. Returns the previous values in the order of the arguments.
 
-    Raises as setting each of them; NotSupportedError: another depthwise kernel than "auto".
+    `_fp32_precision` takes precedence over `_allow_tf32`.
+
+    Raises:
+        RuntimeError: If a value has another type.
+        NotSupportedError: If the depthwise kernel is not "auto".
     """
     if _depthwise_kernel not in (None, "auto"):
         raise NotSupportedError(f"cudnn.depthwise_kernel={_depthwise_kernel!r}: cuDNN chooses")
@@ -94,7 +97,7 @@ def flags(
     fp32_precision: str = "none",
     depthwise_kernel: str = "auto",
 ) -> Iterator[None]:
-    """Other flags inside of a `with` block; what is not given has the default of this signature. As `set_flags`."""
+    """Return a context manager with other flags; the defaults of this signature are set, too. See `set_flags`."""
     before = set_flags(
         enabled, benchmark, benchmark_limit, deterministic, allow_tf32, fp32_precision, depthwise_kernel
     )

@@ -9,10 +9,10 @@ from flambeau.core.flags import flags
 
 
 class Flag:
-    """An attribute that reads and sets the flag `name` of a type, whose PyTorch's setter is called `setter`.
+    """An attribute that reads and sets the flag `name` of a type. `setter` is PyTorch's setter, for errors.
 
     Raises:
-        RuntimeError: If it is set to something else.
+        RuntimeError: If the value has another type.
     """
 
     def __init__(self, name: str, setter: str, kind: type = bool) -> None:
@@ -35,7 +35,7 @@ class Flag:
 
 
 class Attributes:
-    """An object that has the attributes of its class alone: getting or setting another raises AttributeError."""
+    """An object that has only the attributes of its class; getting or setting another one raises AttributeError."""
 
     __slots__ = ()
 
@@ -49,9 +49,9 @@ class Attributes:
 
 
 class FlaggedModule(ModuleType):
-    """A module that knows its attributes: getting or setting another raises AttributeError.
+    """A module with a fixed set of attributes; getting or setting another one raises AttributeError.
 
-    A misspelt flag would otherwise be set and change nothing.
+    Otherwise a misspelled flag would be set without any effect.
     """
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Which of NVIDIA's libraries compute, and with how much workspace: what programs ask, and what they may wish."""
+"""The choice of NVIDIA's libraries and their workspace sizes, as far as programs can read or change it."""
 
 from __future__ import annotations
 
@@ -72,10 +72,9 @@ def _resolve_preference(choice: Any, names: dict[str, Any], used: Any) -> Any:
 
 
 def cublas_workspace_size(size: int | None = None) -> int:
-    """Return bytes of workspace that matrix products on a real GPU have, for each stream: 32 MiB, which does not
-    change.
+    """Return the bytes of workspace of matrix products on a real GPU, for each stream: always 32 MiB.
 
-    Results do not depend on it, nor on CUBLAS_WORKSPACE_CONFIG: a product is computed alike each time.
+    Results depend neither on it nor on CUBLAS_WORKSPACE_CONFIG.
 
     Raises:
         NotSupportedError: For any other `size`.

@@ -1,7 +1,4 @@
-"""torch.backends.mha: whether attention modules may take PyTorch's fast path of inference.
-
-There is none here: modules compute the same, whatever is set. What programs set they read again.
-"""
+"""torch.backends.mha: the switch of PyTorch's fast path for attention modules, which has no effect here."""
 
 from flambeau.core.flags import flags
 from flambeau.core.names import explain_absent_names

@@ -1,4 +1,4 @@
-"""torch.backends.mps: Apple's GPUs, of which there are none here. Programs that look for a device ask."""
+"""torch.backends.mps: Apple's GPUs, which are never available."""
 
 from flambeau.core.names import explain_absent_names
 

@@ -46,10 +46,10 @@ class _Reductions:
 
 
 class Precision:
-    """An attribute that reads and sets how precise float32 is in a scope: see Note [Precisions of float32].
+    """An attribute that reads and sets the precision of float32 in a scope: see Note [Precisions of float32].
 
     Raises:
-        RuntimeError: If it is set to something else.
+        RuntimeError: If it is set to an unknown precision.
     """
 
     def __init__(self, scope: str) -> None:
@@ -110,7 +110,7 @@ def is_tf32(precision: Any) -> bool:
 
 
 def precision_of(scope: str) -> str:
-    """Return what holds there."""
+    """Return the precision of a scope."""
     said = dict(zip(_SCOPES, flags.precisions, strict=True))
     wider = {"generic": (), "cuda": ("generic",)}.get(scope, ("cuda", "generic"))
     for each in (scope, *wider):
@@ -120,10 +120,10 @@ def precision_of(scope: str) -> str:
 
 
 def say_precision(value: Any, *scopes: str) -> None:
-    """Set it in scopes.
+    """Set the precision in scopes.
 
     Raises:
-        RuntimeError: For any other value.
+        RuntimeError: For an unknown precision.
     """
     if value != "none":
         is_tf32(value)

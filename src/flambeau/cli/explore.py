@@ -82,7 +82,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
 
 
 def run(options: argparse.Namespace) -> int:
-    """Explore the program as `options` say, and print the report. Returns the exit status."""
+    """Explore the program with these options, and print the report. Returns the exit status."""
     if not options.module and (why := why_not_readable(Path(options.program))):
         print(f"flambeau explore: can't open file {options.program!r}: {why}", file=sys.stderr)
         return 2
@@ -192,9 +192,9 @@ def _take_last(options: argparse.Namespace) -> None:
 
 
 def _run_and_capture(options: argparse.Namespace, stopping: Stopping) -> tuple[str, int]:
-    """Run the program as if it were the first time: what it prints and its exit status.
+    """Run the program as if for the first time. Returns its output and its exit status.
 
-    A signal to stop ends it whatever the program made of that: a run that was cut short has no outcome.
+    A stop signal ends the run even if the program handles it, because an interrupted run has no outcome.
     """
     modules, environment, arguments = dict(sys.modules), dict(os.environ), sys.argv
     paths, folder = list(sys.path), os.getcwd()

@@ -1,4 +1,4 @@
-"""`flambeau launch`: torchrun for programs that say `import torch`, on real and on virtual GPUs."""
+"""`flambeau launch`: torchrun for programs that import torch, on real and on virtual GPUs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the ranks as `options` say; the exit status, 2 for options that cannot be."""
+    """Run the ranks with these options. Returns the exit status, 2 for invalid options."""
     why = why_no_machine(options) or why_no_outputs(options)
     if why:
         print(f"flambeau launch: {why}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`flambeau memory`: what a memory snapshot holds, as a page; and what other settings would have made of its trace."""
+"""`flambeau memory`: the contents of a memory snapshot as a page, and the effect of other settings on its trace."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command as `options` say. Returns the exit status."""
+    """Run the command with these options. Returns the exit status."""
     replays = options.words[0] == "replay" and len(options.words) == 2
     if options.words == ["replay"] and not Path("replay").exists():
         return _refuse("replay of which snapshot?")

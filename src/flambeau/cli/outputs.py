@@ -37,7 +37,7 @@ def why_no_outputs(options: argparse.Namespace, *others: Path | None) -> str:
 
 
 def write_outputs(options: argparse.Namespace, document: Document) -> tuple[list[Path], int]:
-    """Write what was asked for; the files, and an exit status: 1 if one could not be written after all."""
+    """Write the requested files. Returns the files, and an exit status: 1 if one could not be written."""
     if options.annotates:
         write_annotations(document, sys.stderr, options.root)
     return write_files(

@@ -1,4 +1,4 @@
-"""`flambeau run`: execute a torch program, unmodified, and report what it did on its devices."""
+"""`flambeau run`: run a torch program, unmodified, and report the work of its devices."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the program as `options` say; the exit status."""
+    """Run the program with these options. Returns the exit status."""
     code = _code_of(options)
     if code is None and not options.module and (why := why_not_readable(Path(options.program))):
         _say(options, f"can't open file {options.program!r}: {why}")
@@ -406,7 +406,7 @@ def _end_program(outer: ModuleType) -> None:
 
 
 def _write_reports(options: argparse.Namespace, recorder: Recorder, document: Document) -> int:
-    """Write what was asked for; the exit status, which says so too if a file could not be written after all."""
+    """Write the requested files. Returns the exit status, which is an error if one could not be written."""
     drawn, failed = _draw_timelines(options, recorder) if options.trace or options.picture else ([], 0)
     document["exit_status"] = document["exit_status"] or failed
     written, failed = write_outputs(options, document)
@@ -434,7 +434,7 @@ def _draw_timelines(options: argparse.Namespace, recorder: Recorder) -> tuple[li
 
 
 def _write_fixes(options: argparse.Namespace, document: Document) -> None:
-    """Print the diff; where the program is not below the working directory, say where it applies."""
+    """Print the diff. If the program is not below the working directory, also print the folder in which it applies."""
     root = Path.cwd()
     if not options.module and not Path(options.program).resolve().is_relative_to(root):
         root = Path(options.program).resolve().parent

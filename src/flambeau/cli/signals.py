@@ -13,10 +13,10 @@ class Terminated(SystemExit):
 
 
 class Stopping:
-    """Context manager that records the first of these signals in `received` and raises it in the main thread.
+    """A context manager that stores the first of these signals in `received` and raises it in the main thread.
 
-    A second one acts as the system's default does, so that a program which catches the first can be ended.
-    Signals that are ignored, and those that somebody else handles, stay as they are.
+    A second signal has the system's default effect, so a program that catches the first can be ended. Signals that are
+    ignored or have a custom handler are left unchanged.
     """
 
     def __init__(self, *signals: int) -> None:
@@ -44,7 +44,7 @@ class Stopping:
                 signal.signal(number, handler)
 
     def check(self) -> None:
-        """Raise again what the program has caught."""
+        """Raise the signal again if the program has caught it."""
         if self.received is not None:
             raise _exception(self.received)
 

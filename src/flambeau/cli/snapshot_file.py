@@ -32,10 +32,10 @@ def load(path: Path, as_json: bool = False) -> dict[str, Any]:
 
     Args:
         path: The file.
-        as_json: Check that JSON of it, which repeats what a pickle shares, would be in proportion to the file.
+        as_json: Also check that its JSON form, which repeats shared parts, is not too large for the file.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not a valid snapshot.
     """
     try:
         with without_collections():  # the file may contain a million dictionaries

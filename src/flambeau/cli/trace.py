@@ -37,7 +37,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
 
 
 def trace(options: argparse.Namespace) -> int:
-    """Run the program as `options` say; the exit status, as that of `flambeau run`."""
+    """Run the program with these options. Returns the exit status, like `flambeau run`."""
     last = (
         None if options.output else take_last(options, ("-o", "--output"), lambda name: name.endswith(_FORMS))
     )

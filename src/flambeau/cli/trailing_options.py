@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 def take_last(options: argparse.Namespace, names: Sequence[str], fits: Callable[[str], bool]) -> str | None:
     """Remove an option at the end of the program's arguments and return its value, if `fits` accepts it.
 
-    The caller asks for it where no such option stands before the program. Said, since it may be the program's.
+    Callers use it only if the option does not occur before the program. A note is printed, because the option might be
+    the
+    program's.
     """
     *rest, option, value = ("", *options.arguments) if options.arguments else ("", "")
     if "=" in value and value.startswith("--"):

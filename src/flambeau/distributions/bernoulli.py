@@ -16,7 +16,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Bernoulli(BinaryOdds, ExponentialFamily):
-    """1 with probability `probs` (or log-odds `logits`: one of both is given), else 0."""
+    """The distribution of 1 with probability `probs` (or log-odds `logits`, exactly one of both), else 0."""
 
     support = constraints.boolean
     has_enumerate_support = True

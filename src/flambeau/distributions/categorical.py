@@ -18,7 +18,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Categorical(Distribution):
-    """Over {0, ..., K - 1}, by `probs` or `logits`: one of both is given, of shape (..., K), and normalized here."""
+    """The distribution over {0, ..., K - 1} with either `probs` or `logits`, (..., K), which are normalized."""
 
     arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
     has_enumerate_support = True

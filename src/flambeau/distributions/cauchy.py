@@ -11,7 +11,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Cauchy(LocationScale):
-    """The Cauchy distribution around `loc`, half of whose numbers are within `scale` of it. It has no mean."""
+    """The Cauchy distribution around `loc`, with half of its probability within `scale` of it. It has no mean."""
 
     def _full(self, value: float) -> Tensor:
         return creation.full(self._extended_shape(), value, dtype=self.loc.dtype, device=self.loc.device)

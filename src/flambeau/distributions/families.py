@@ -28,7 +28,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class LocationScale(Distribution):
-    """A distribution of real numbers around `loc`, symmetric, of a width that `scale` says: numbers or tensors."""
+    """A symmetric distribution of real numbers around `loc`, whose width is `scale`: numbers or tensors."""
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
     support = constraints.real
@@ -53,7 +53,7 @@ class LocationScale(Distribution):
 
 
 class BinaryOdds(Distribution):
-    """A distribution by the probability `probs` of one of two outcomes, or by its log-odds `logits`: one is given."""
+    """A distribution with either the probability `probs` of one of two outcomes or its log-odds `logits`."""
 
     arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     _grows: tuple[str, ...] = ("_param", "probs", "logits")  # by `expand`
@@ -90,7 +90,7 @@ class BinaryOdds(Distribution):
 
 
 class Relaxed(TransformedDistribution):
-    """A discrete variable relaxed to numbers between: a transform of what has its temperature and its odds."""
+    """A discrete variable relaxed to continuous values: a transform of a distribution with its temperature and odds."""
 
     has_rsample = True  # type: ignore[assignment]
     base_dist: Any
@@ -146,7 +146,7 @@ class FoldedAtZero(TransformedDistribution):
 
 
 class FromFactor(Distribution):
-    """A distribution by a matrix, its inverse or its lower Cholesky factor, of which the other two are computed."""
+    """A distribution with a matrix, its inverse or its lower Cholesky factor, from which the other two are computed."""
 
     _unbroadcasted_scale_tril: Tensor
 

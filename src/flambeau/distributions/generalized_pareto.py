@@ -16,7 +16,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class GeneralizedPareto(Distribution):
-    """The distribution of what exceeds a high threshold `loc`; a concentration of 0 makes it exponential."""
+    """The distribution of values above a high threshold `loc`. With concentration 0 it is exponential."""
 
     arg_constraints = {
         "loc": constraints.real,

@@ -20,7 +20,7 @@ EULER = 0.57721566490153286060  # Euler's constant
 
 
 class Gumbel(TransformedDistribution):
-    """The Gumbel distribution, of the largest of many numbers: `loc` is the likeliest, `scale` says the width."""
+    """The Gumbel distribution, the limit of maxima of many numbers: `loc` is the mode, `scale` the width."""
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
     support = constraints.real

@@ -12,7 +12,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class LogNormal(TransformedDistribution):
-    """exp of what `Normal(loc, scale)` gives."""
+    """The distribution of exp(x) for a normal variable x with mean `loc` and standard deviation `scale`."""
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
     support = constraints.positive

@@ -15,7 +15,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Poisson(ExponentialFamily):
-    """Counts of what happens at this rate."""
+    """The Poisson distribution: counts of independent events with rate `rate`."""
 
     arg_constraints = {"rate": constraints.nonnegative}
     support = constraints.nonnegative_integer

@@ -21,10 +21,14 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Wishart(FromFactor, ExponentialFamily):
-    """Scatter matrices of `df` normal vectors with mean 0 and a covariance matrix.
+    """The distribution of scatter matrices of `df` normal vectors with mean 0 and a covariance matrix.
 
-    One of these is given, (..., n, n): `covariance_matrix`; `precision_matrix`, its inverse; `scale_tril`, its lower
-    Cholesky factor.
+    Exactly one of the matrices, (..., n, n), must be present.
+
+    Args:
+        covariance_matrix: The covariance.
+        precision_matrix: Its inverse.
+        scale_tril: Its lower Cholesky factor.
     """
 
     support = constraints.positive_definite

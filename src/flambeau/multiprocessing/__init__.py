@@ -36,12 +36,14 @@ _explain_absent_names(globals(), "torch.multiprocessing")
 
 
 def Queue(maxsize: int = 0) -> _Any:  # noqa: N802
-    """Return a queue of messages between processes: `multiprocessing.Queue`, but that `put` pickles. See `queue.py`."""
+    """Return a queue of messages between processes: `multiprocessing.Queue`, except that `put` pickles. See
+    `queue.py`.
+    """
     return get_context().Queue(maxsize)
 
 
 def JoinableQueue(maxsize: int = 0) -> _Any:  # noqa: N802
-    """Return a queue that can be joined: `multiprocessing.JoinableQueue`, but that `put` pickles. See `queue.py`."""
+    """Return a queue that can be joined: `multiprocessing.JoinableQueue`, except that `put` pickles. See `queue.py`."""
     return get_context().JoinableQueue(maxsize)
 
 
@@ -62,19 +64,21 @@ def get_all_sharing_strategies() -> set[str]:
 
 
 def get_sharing_strategy() -> str:
-    """Return how CPU memory is shared from now on: see `set_sharing_strategy`."""
+    """Return the strategy for sharing CPU memory: see `set_sharing_strategy`."""
     return _sharing.sharing.strategy
 
 
 def set_sharing_strategy(new_strategy: str) -> None:
-    """Choose how CPU memory is shared from now on; what is shared already stays as it is.
+    """Set the strategy for sharing CPU memory. Memory that is shared already is not affected.
 
-    "file_descriptor": anonymous memory; each shared storage keeps a descriptor open in each process that has it,
-    and nothing can leak. "file_system": memory with a name, for programs that share more storages than they may
-    have open files; a process that is killed leaves its names until the whole program has ended.
+    "file_descriptor": anonymous memory; each shared storage keeps a descriptor open in each process that has it, and
+    nothing
+    can leak. "file_system": named memory, for programs that share more storages than they may have open files; names of
+    a
+    killed process remain until the whole program has ended.
 
     Raises:
-        AssertionError: If there is no such strategy here.
+        AssertionError: If the strategy is not available.
     """
     if new_strategy not in get_all_sharing_strategies():
         raise AssertionError(

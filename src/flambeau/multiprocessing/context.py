@@ -18,7 +18,7 @@ from flambeau.runtime.devices import configuration
 
 
 class _Like:
-    """Stands before what is pickled for a child: unpickled, it opens virtual GPUs like the parent's."""
+    """A prefix of data that is pickled for a child: when it is unpickled, it opens virtual GPUs like the parent's."""
 
     def __reduce__(self) -> Any:
         wish = system.wish()
@@ -75,7 +75,7 @@ class _Context:
 
 
 class ForkContext(_Context, standard.ForkContext):
-    """Processes that begin as copies of this one. CUDA cannot be used in them if it was used before."""
+    """The context of processes that begin as copies of this one. They cannot use CUDA if this process used it."""
 
 
 class SpawnContext(_Context, standard.SpawnContext):

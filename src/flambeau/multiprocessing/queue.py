@@ -1,10 +1,10 @@
-"""Queues whose `put` pickles at once.
+"""Queues whose `put` pickles immediately.
 
 # Note [Put and pickled]
-The standard library's `Queue.put` leaves pickling to a thread. A tensor that is put is then read, moved to shared
-memory, or marked by an event, at some later time: whatever the program does to it meanwhile is sent or not, the event
-is recorded on the thread's stream instead of the program's, and an error is printed and forgotten. Here the message
-is what `put` was given, runs repeat, and errors are raised where they were made.
+The standard library's `Queue.put` leaves pickling to a thread, which reads the tensor, moves it to shared memory or
+records an event at some later time. Later changes by the program may then be sent or not, the event is recorded on the
+thread's stream instead of the program's, and an error is only printed. Here the message has the state at the call of
+`put`, runs repeat, and errors are raised by the call.
 """
 
 from __future__ import annotations
@@ -30,15 +30,19 @@ class _Pickled:
         return pickle.loads, (self._data,)
 
     def take_back(self) -> None:
-        """Nobody will receive it: give back what was shared for that."""
+        """Release the shared memory of a message that no process will receive."""
         pickle.loads(self._data)
 
 
 class _Eager:
-    """See Note [Put and pickled]."""
+    """A mixin for queues that pickle in `put`. See Note [Put and pickled]."""
 
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Put a message. Raises what pickling it raises; queue.Full: there was no room in time."""
+        """Put a message.
+
+        Raises:
+            queue.Full: If there was no room within `timeout`. Errors of pickling are raised as well.
+        """
         message = _Pickled(obj)
         try:
             super().put(message, block, timeout)  # type: ignore[misc]
@@ -48,11 +52,11 @@ class _Eager:
 
 
 class Queue(_Eager, queues.Queue):  # type: ignore[type-arg]
-    """multiprocessing.Queue, but that `put` pickles. See Note [Put and pickled]."""
+    """A `multiprocessing.Queue` whose `put` pickles immediately. See Note [Put and pickled]."""
 
 
 class JoinableQueue(_Eager, queues.JoinableQueue):  # type: ignore[type-arg]
-    """multiprocessing.JoinableQueue, but that `put` pickles. See Note [Put and pickled]."""
+    """A `multiprocessing.JoinableQueue` whose `put` pickles immediately. See Note [Put and pickled]."""
 
 
 SimpleQueue = queues.SimpleQueue

@@ -1,7 +1,7 @@
 """Pickling of tensors, storages and events for another process: their memory is shared, not copied.
 
-The functions that pickles name are PyTorch's. The standard library's pickler for processes (queues, pipes,
-arguments of processes, managers) learns of them when this module is imported; no other pickler does.
+The functions in the pickles are PyTorch's. Importing this module registers them with the standard library's pickler for
+processes (queues, pipes, arguments of processes, managers), and with no other pickler.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ _SENDER_GONE = (
 
 
 def reduce_tensor(tensor: Tensor) -> tuple[Any, tuple[Any, ...]]:
-    """Return the call that makes this tensor in another process, over the same memory: CPU memory moves to shared
+    """Return the call that creates this tensor in another process, over the same memory. CPU memory moves to shared
     memory.
 
     Raises:
-        RuntimeError: If it is not a leaf and requires a gradient, or came from another process by CUDA
-            IPC.
+        RuntimeError: If it requires a gradient and is not a leaf, or is from another process by CUDA IPC.
     """
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError(sharing.NON_LEAF)
@@ -62,7 +61,7 @@ def reduce_tensor(tensor: Tensor) -> tuple[Any, tuple[Any, ...]]:
 
 
 def rebuild_tensor(cls: Any, storage: Face, metadata: Any, kind: dtype | None = None) -> Any:
-    """Return a tensor, or Parameter, over a storage. metadata: offset, size, stride, requires_grad."""
+    """Return a tensor, or Parameter, over a storage. `metadata` is (offset, size, stride, requires_grad)."""
     offset, size, stride, requires_grad = metadata
     if kind is None:
         assert isinstance(storage, TypedStorage)
@@ -96,11 +95,11 @@ def rebuild_cuda_tensor(
     requires_grad: bool, ref_counter_handle: bytes, ref_counter_offset: int, event_handle: bytes,
     event_sync_required: bool,
 ) -> Any:  # fmt: skip
-    """Return a CUDA tensor over another process's memory. The current stream waits for what the sender's was given.
+    """Return a CUDA tensor over another process's memory. The current stream waits for the sender's work on it.
 
     Raises:
-        RuntimeError: If the sender has ended; its GPU is not visible here; this is a fork of a process
-            that used CUDA.
+        RuntimeError: If the sender has ended, its GPU is not visible here, or this is a fork of a process that used
+            CUDA.
     """
     if storage_handle is None or not storage_size_bytes:
         where = system.resolve(device("cuda", storage_device))
@@ -210,7 +209,7 @@ REDUCERS: dict[type, Any] = {
 
 
 def init_reductions() -> None:
-    """Tell the standard library's pickler for processes. Again is allowed."""
+    """Register the reductions with the standard library's pickler for processes. Idempotent."""
     for kind, reduce in REDUCERS.items():
         reduction.register(kind, reduce)
 

@@ -69,11 +69,12 @@ def spawn(
     daemon: bool = False,
     start_method: str = "spawn",
 ) -> ProcessContext | None:
-    """Call `fn(i, *args)` in `nprocs` new processes, i from 0 on. `fn` must be importable.
+    """Call `fn(i, *args)` in `nprocs` new processes, for i from 0 on. `fn` must be importable.
 
-    With `join` waits for all; else returns the context to join.
+    With `join` the call waits for all; otherwise it returns a context to join.
 
-    Raises ProcessRaisedException, ProcessExitedException: the first process that failed; the others have been ended.
+    Raises:
+        ProcessRaisedException, ProcessExitedException: For the first process that failed; the others are ended.
     """
     if start_method != "spawn":
         warnings.warn(
@@ -125,7 +126,12 @@ def start_processes(
 
 
 class ProcessContext:
-    """Processes that were started together. `processes` are `multiprocessing`'s, `error_files` their tracebacks."""
+    """Processes that were started together.
+
+    Attributes:
+        processes: The processes of `multiprocessing`.
+        error_files: Paths of their tracebacks.
+    """
 
     def __init__(self, processes: Sequence[Any], error_files: Sequence[str]) -> None:
         self.processes = list(processes)
@@ -137,10 +143,13 @@ class ProcessContext:
         return [int(process.pid) for process in self.processes]
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
-        """Wait until one has ended, `timeout` seconds at most; True when all have, without an error.
+        """Wait until a process has ended, at most `timeout` seconds. Returns True when all have ended without an error.
 
-        Where one has failed the others are ended: by SIGTERM after `grace_period` seconds (default: at once), then by
-        SIGKILL. Raises ProcessRaisedException, ProcessExitedException: what the first one failed with.
+        If one has failed, the others are ended by SIGTERM after `grace_period` seconds (default: immediately), then by
+        SIGKILL.
+
+        Raises:
+            ProcessRaisedException, ProcessExitedException: The failure of the first one.
         """
         if not self.sentinels:
             return True

@@ -15,14 +15,18 @@ Group = dict[str, Any]
 
 
 class Adadelta(Elementwise):
-    """Scales each gradient by the ratio of the average sizes of past steps and past gradients.
+    """An optimizer that scales each gradient by the ratio of the average sizes of past steps and past gradients.
 
     Args:
-        params: see `Optimizer`. lr: times the step, a number or a tensor of one element.
-        rho: decay of the averages. eps: added to them before their roots.
-        weight_decay: times the parameter, added to the gradient.
-        foreach: accepted as in PyTorch; every step is one launch either way. maximize: climb.
-        capturable: the step count lives on the GPU. differentiable: gradients flow through `step`.
+        params: See `Optimizer`.
+        lr: Factor of the step, a number or a tensor of one element.
+        rho: Decay of the averages.
+        eps: Added to the averages before their roots.
+        weight_decay: Factor of the parameter, which is added to the gradient.
+        foreach: No effect; every step is one launch.
+        maximize: Maximize the objective.
+        capturable: Keep the step count on the GPU.
+        differentiable: Let gradients flow through `step`.
     """
 
     record = records.adadelta

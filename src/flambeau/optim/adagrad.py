@@ -15,15 +15,18 @@ Group = dict[str, Any]
 
 
 class Adagrad(Elementwise):
-    """Divides by the root of the sum of all squared gradients so far.
+    """An optimizer that divides each gradient by the root of the sum of all its past squares.
 
     Args:
-        params: see `Optimizer`. lr: the rate, a number or a tensor of one element.
-        lr_decay: the rate at step n is `lr / (1 + (n - 1) * lr_decay)`.
-        weight_decay: times the parameter, added to the gradient.
-        initial_accumulator_value: where the sum starts. eps: added to its root.
-        foreach, fused: accepted as in PyTorch; every step is one launch either way. maximize: climb.
-        differentiable: gradients flow through `step`.
+        params: See `Optimizer`.
+        lr: Learning rate, a number or a tensor of one element.
+        lr_decay: The rate at step n is `lr / (1 + (n - 1) * lr_decay)`.
+        weight_decay: Factor of the parameter, which is added to the gradient.
+        initial_accumulator_value: Initial value of the sum.
+        eps: Added to the root of the sum.
+        foreach, fused: No effect; every step is one launch.
+        maximize: Maximize the objective.
+        differentiable: Let gradients flow through `step`.
     """
 
     record = records.adagrad

@@ -15,17 +15,21 @@ Group = dict[str, Any]
 
 
 class Adam(Elementwise):
-    """Adam: averages of the gradient and of its square, corrected for their start at zero.
+    """The optimizer Adam: averages of the gradient and of its square, with bias correction.
 
     Args:
-        params: see `Optimizer`.
-        lr: the rate, a number or a tensor of one element.
-        betas: decays of the two averages. eps: added to the root of the second.
-        weight_decay: times the parameter, added to the gradient; taken from the parameter itself where
-            `decoupled_weight_decay`.
-        amsgrad: divide by the root of the largest average so far. maximize: climb.
-        foreach, fused: accepted as in PyTorch; every step is one launch either way.
-        capturable: the step count lives on the GPU. differentiable: gradients flow through `step`.
+        params: See `Optimizer`.
+        lr: Learning rate, a number or a tensor of one element.
+        betas: Decays of the two averages.
+        eps: Added to the root of the second average.
+        weight_decay: Factor of the parameter, which is added to the gradient, or with `decoupled_weight_decay`
+            subtracted
+            from the parameter itself.
+        amsgrad: Divide by the root of the largest average so far.
+        maximize: Maximize the objective.
+        foreach, fused: No effect; every step is one launch.
+        capturable: Keep the step count on the GPU.
+        differentiable: Let gradients flow through `step`.
     """
 
     record = records.adam
@@ -76,7 +80,7 @@ class Adam(Elementwise):
 
 
 class AdamW(Adam):
-    """Adam with weight decay apart from the gradient. See `Adam`."""
+    """Adam with decoupled weight decay. See `Adam`."""
 
     def __init__(
         self,

@@ -15,14 +15,19 @@ Group = dict[str, Any]
 
 
 class ASGD(Elementwise):
-    """SGD whose parameters are averaged, in state "ax".
+    """Averaged stochastic gradient descent. The averages are in state "ax".
 
     Args:
-        params: see `Optimizer`. lr: the rate at first, a number or a tensor of one element.
-        lambd: decay of the parameters. alpha: how fast the rate falls. t0: the step at which averaging begins.
-        weight_decay: times the parameter, added to the gradient.
-        foreach: accepted as in PyTorch; every step is one launch either way. maximize: climb.
-        differentiable: gradients flow through `step`. capturable: the counters live on the GPU.
+        params: See `Optimizer`.
+        lr: Initial learning rate, a number or a tensor of one element.
+        lambd: Decay of the parameters.
+        alpha: Exponent of the decreasing rate.
+        t0: The step at which averaging begins.
+        weight_decay: Factor of the parameter, which is added to the gradient.
+        foreach: No effect; every step is one launch.
+        maximize: Maximize the objective.
+        differentiable: Let gradients flow through `step`.
+        capturable: Keep the counters on the GPU.
     """
 
     record = records.asgd

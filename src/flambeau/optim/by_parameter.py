@@ -1,4 +1,4 @@
-"""`ByParameter`: optimizers whose rule takes a parameter as a whole, in ordinary operators."""
+"""`ByParameter`: optimizers that update a parameter as a whole, with ordinary operators."""
 
 from __future__ import annotations
 

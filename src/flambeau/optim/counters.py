@@ -22,13 +22,13 @@ Cells = tuple[list[Tensor], list[Window]]  # counters, and the memory of each
 
 
 class Counters:
-    """The counters of parameters. They are looked up again where a state holds other tensors than before."""
+    """The counters of parameters. Their addresses are looked up again if a state holds other tensors than before."""
 
     def __init__(self) -> None:
         self._kept: dict[int, Cells] = {}
 
     def of(self, p: Tensor, state: dict[str, Any], names: Sequence[str]) -> Cells:
-        """Return those of a parameter. What a checkpoint brought to a device comes to the CPU."""
+        """Return the counters of a parameter. Counters that a checkpoint put on a device are moved to the CPU."""
         kept = self._kept.get(id(p))
         if kept is not None and all(map(is_, kept[0], map(state.get, names))):
             return kept

@@ -1,9 +1,9 @@
-"""`Elementwise`: an optimizer whose rule takes each element alone, so that one launch updates all parameters.
+"""`Elementwise`: an optimizer whose formula is elementwise, so that one launch updates all parameters.
 
-A rule is a formula (`ops/multi_tensor/optimizer.py`), the states that it keeps for each parameter, the counters
-(numbers, such as the step), and the scalars of a step. Parameters whose scalars agree are updated together. Where
-gradients are to flow through the step, or its counters live on the GPU (`differentiable`, `capturable`), the same
-formula runs on tensors, parameter by parameter: see Note [One formula, three readings].
+A rule consists of a formula (`ops/multi_tensor/optimizer.py`), the states of each parameter, the counters (numbers,
+such
+as the step), and the scalars of a step. Parameters with equal scalars are updated together. With `differentiable` or
+`capturable` the same formula runs on tensors, parameter by parameter: see Note [One formula, three readings].
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def _extreme(of_two: Callable[..., Any], bounded: Callable[..., Any], a: Any, b:
 
 
 class Elementwise(Optimizer):
-    """Base of the optimizers whose rule takes each element alone.
+    """The base of optimizers with an elementwise formula.
 
-    A subclass names its record, and says its states, counters, scalars and options.
+    A subclass defines its operator, states, counters, scalars and options.
     """
 
     record: ClassVar[Foreach]
@@ -112,7 +112,7 @@ class Elementwise(Optimizer):
         raise NotImplementedError
 
     def _step_sparse(self, group: dict[str, Any], p: Any, grad: Any) -> None:
-        """Change one parameter whose gradient is sparse. Raises RuntimeError unless a subclass says how."""
+        """Update one parameter with a sparse gradient. Raises RuntimeError unless a subclass implements it."""
         name = type(self).__name__.replace("AdamW", "Adam")
         advice = ", please consider SparseAdam instead" if name == "Adam" else ""
         raise RuntimeError(f"{name} does not support sparse gradients{advice}")
@@ -133,7 +133,7 @@ class Elementwise(Optimizer):
     def _state_of(
         self, group: dict[str, Any], p: Tensor, names: Sequence[str]
     ) -> tuple[dict[str, Any], bool]:
-        """Return a parameter's states, and whether they were made now."""
+        """Return a parameter's states, and True if they are new."""
         state = self.state.get(p)
         if state:
             for name in names:
@@ -190,7 +190,7 @@ class Elementwise(Optimizer):
             )
 
     def _step_by_tensors(self, group: dict[str, Any]) -> None:
-        """Step one parameter after the other, with counters as tensors; recorded if recording is on."""
+        """Update one parameter after the other, with counters as tensors. The step is recorded if recording is on."""
         names = self._states(group)
         for p in group["params"]:
             grad = p.grad

@@ -16,7 +16,7 @@ _LEAST_CURVATURE = 1e-10
 
 
 class Point(NamedTuple):
-    """A place on the search line: how far, the loss, its gradient (flat), its slope along the line."""
+    """A point of the line search: step length, loss, flat gradient, and slope along the line."""
 
     at: float
     loss: float
@@ -116,7 +116,7 @@ class LBFGS(Optimizer):
     # -- the direction ------------------------------------------------------------------------------------------
 
     def _direction(self, state: dict[str, Any], grad: Any) -> Any:
-        """Minus the gradient, times the inverse Hessian that the kept steps suggest."""
+        """Return minus the product of the gradient and the inverse Hessian that the past steps approximate."""
         if state["n_iter"] == 1:
             state.update(old_dirs=[], old_stps=[], ro=[], H_diag=1)
             return -grad
@@ -133,7 +133,7 @@ class LBFGS(Optimizer):
         return r
 
     def _remember(self, state: dict[str, Any], grad: Any) -> None:
-        """Keep the last step and the gradient's change along it, if that says anything."""
+        """Store the last step and the change of the gradient, if they have positive curvature."""
         change = grad - state["prev_flat_grad"]
         step = state["d"] * state["t"]
         curvature = float(change.dot(step))
@@ -171,9 +171,7 @@ class LBFGS(Optimizer):
     def _search_line(
         self, closure: Callable[[], Any], here: Point, direction: Tensor, t: float, most: int
     ) -> tuple[Point, int]:
-        """Return a point that satisfies the strong Wolfe conditions, or the best found; how many evaluations it
-        took.
-        """
+        """Return (a point that satisfies the strong Wolfe conditions, or the best one; the number of evaluations)."""
         if self.param_groups[0]["line_search_fn"] != "strong_wolfe":
             raise RuntimeError("only 'strong_wolfe' is supported")
         start = [p.clone() for p in self._params]
@@ -249,7 +247,9 @@ def strong_wolfe(
 
 
 def _inside(one: Point, other: Point, stuck: bool) -> tuple[float, bool]:
-    """Return where to look in a bracket, and whether that is near its edge: not twice in a row."""
+    """Return the next point inside a bracket, and True if it is near the bracket's edge, which happens once in a
+    row.
+    """
     t = _cubic_minimum(one, other)
     least, most = min(one.at, other.at), max(one.at, other.at)
     margin = 0.1 * (most - least)

@@ -18,13 +18,18 @@ class NAdam(Elementwise):
     """Adam with Nesterov's momentum.
 
     Args:
-        params: see `Optimizer`. lr: the rate, a number or a tensor of one element.
-        betas: decays of the averages of the gradient and of its square. eps: added to the root of the second.
-        weight_decay: times the parameter, added to the gradient; taken from the parameter itself where
-            `decoupled_weight_decay`.
-        momentum_decay: how fast the momentum grows to its full value.
-        foreach: accepted as in PyTorch; every step is one launch either way. maximize: climb.
-        capturable: the counters live on the GPU. differentiable: gradients flow through `step`.
+        params: See `Optimizer`.
+        lr: Learning rate, a number or a tensor of one element.
+        betas: Decays of the averages of the gradient and of its square.
+        eps: Added to the root of the second average.
+        weight_decay: Factor of the parameter, which is added to the gradient, or with `decoupled_weight_decay`
+            subtracted
+            from the parameter itself.
+        momentum_decay: Determines how fast the momentum grows to its full value.
+        foreach: No effect; every step is one launch.
+        maximize: Maximize the objective.
+        capturable: Keep the counters on the GPU.
+        differentiable: Let gradients flow through `step`.
     """
 
     record = records.nadam

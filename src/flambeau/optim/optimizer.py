@@ -1,4 +1,4 @@
-"""`Optimizer`: parameters in groups, states, hooks, checkpoints. What a step does is in the files of the rules."""
+"""`Optimizer`: parameters in groups, states, hooks, checkpoints. Subclasses define a step."""
 
 from __future__ import annotations
 
@@ -54,14 +54,15 @@ def _register_hook(hooks: Hooks, hook: Callable[..., Any], prepend: bool = False
 
 
 class Optimizer:
-    """Base of the optimizers.
+    """The base of the optimizers.
 
     Args:
-        params: tensors, (name, tensor) pairs, or dicts that each say a group: its "params" and its own options.
-        defaults: the options of groups that do not say.
+        params: Tensors, (name, tensor) pairs, or dicts that each define a group: its "params" and its options.
+        defaults: Options of groups that do not define them.
 
-    Raises TypeError and ValueError as PyTorch does: no iterable, no tensors, tensors that are not leaves, a
-    tensor in two groups.
+    Raises:
+        TypeError: If `params` is not an iterable of tensors or groups.
+        ValueError: If it is empty, a tensor is not a leaf, or a tensor is in two groups.
     """
 
     param_groups: list[dict[str, Any]]
@@ -134,7 +135,7 @@ class Optimizer:
 
     @staticmethod
     def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a step with hooks before and after it, as one block of profiles. A hook before may give other
+        """Return a step that runs hooks before and after, as one block of profiles. A hook before it may replace the
         arguments.
         """
         if getattr(step, "hooked", False):
@@ -227,9 +228,10 @@ class Optimizer:
         return result
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Take a state that `state_dict` gave: states follow their parameters' dtype and device.
+        """Restore the state that `state_dict` returned. States get dtype and device of their parameters.
 
-        Raises ValueError, with nothing changed: groups that do not match.
+        Raises:
+            ValueError: If groups do not match; nothing has changed then.
         """
         state_dict = dict(state_dict)
         for before in self._optimizer_load_state_dict_pre_hooks.values():
@@ -300,13 +302,13 @@ class Optimizer:
     def register_state_dict_post_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHandle:
-        """Call `hook(optimizer, state_dict)` on what `state_dict` made; it may return another."""
+        """Call `hook(optimizer, state_dict)` after `state_dict`; a result that is not None replaces the dict."""
         return _register_hook(self._optimizer_state_dict_post_hooks, hook, prepend)
 
     def register_load_state_dict_pre_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHandle:
-        """Call `hook(optimizer, state_dict)` before `load_state_dict` looks at it; it may return another."""
+        """Call `hook(optimizer, state_dict)` before `load_state_dict`; a result that is not None replaces the dict."""
         return _register_hook(self._optimizer_load_state_dict_pre_hooks, hook, prepend)
 
     def register_load_state_dict_post_hook(
@@ -330,12 +332,12 @@ class _Shown:
 
 
 def with_values(grad: Any, values: Any) -> Any:
-    """Return a sparse tensor of other values at the places of a coalesced sparse gradient."""
+    """Return a sparse tensor with other values at the indices of a coalesced sparse gradient."""
     return functions["sparse_coo_tensor"](grad.indices(), values, grad.shape, is_coalesced=True)
 
 
 def evaluate_closure(closure: Callable[[], Any] | None) -> Any:
-    """Return what a step's closure returns; it runs with recording on."""
+    """Call a step's closure with recording enabled and return its result."""
     if closure is None:
         return None
     with recording(True):

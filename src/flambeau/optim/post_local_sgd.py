@@ -37,7 +37,7 @@ class PostLocalSGDOptimizer(Optimizer):
         return {**self.optim.state_dict(), "step": self.averager.step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take both; warns where there is no step, and begins to count at 0."""
+        """Restore optimizer and step count. Warns if there is no step count, and starts at 0."""
         self.optim.load_state_dict(state_dict)
         self.param_groups = self.optim.param_groups
         if "step" not in state_dict:

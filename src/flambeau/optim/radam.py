@@ -15,15 +15,20 @@ Group = dict[str, Any]
 
 
 class RAdam(Elementwise):
-    """Adam that divides by the root of the squares' average only once that has a variance worth trusting.
+    """Adam that divides by the root of the squares' average only once the average's variance is small enough.
 
     Args:
-        params: see `Optimizer`. lr: the rate, a number or a tensor of one element.
-        betas: decays of the averages of the gradient and of its square. eps: added to the root of the second.
-        weight_decay: times the parameter, added to the gradient; taken from the parameter itself where
-            `decoupled_weight_decay`.
-        foreach: accepted as in PyTorch; every step is one launch either way. maximize: climb.
-        capturable: the step count lives on the GPU. differentiable: gradients flow through `step`.
+        params: See `Optimizer`.
+        lr: Learning rate, a number or a tensor of one element.
+        betas: Decays of the averages of the gradient and of its square.
+        eps: Added to the root of the second average.
+        weight_decay: Factor of the parameter, which is added to the gradient, or with `decoupled_weight_decay`
+            subtracted
+            from the parameter itself.
+        foreach: No effect; every step is one launch.
+        maximize: Maximize the objective.
+        capturable: Keep the step count on the GPU.
+        differentiable: Let gradients flow through `step`.
     """
 
     record = records.radam

@@ -15,15 +15,20 @@ Group = dict[str, Any]
 
 
 class RMSprop(Elementwise):
-    """Divides by the root of the average of squared gradients.
+    """An optimizer that divides each gradient by the root of the average of its squares.
 
     Args:
-        params: see `Optimizer`. lr: the rate, a number or a tensor of one element.
-        alpha: decay of the average. eps: added to its root.
-        weight_decay: times the parameter, added to the gradient. momentum: of the steps.
-        centered: subtract the square of the gradients' average, so that it is their variance.
-        foreach: accepted as in PyTorch; every step is one launch either way. maximize: climb.
-        capturable: the step count lives on the GPU. differentiable: gradients flow through `step`.
+        params: See `Optimizer`.
+        lr: Learning rate, a number or a tensor of one element.
+        alpha: Decay of the average.
+        eps: Added to the root of the average.
+        weight_decay: Factor of the parameter, which is added to the gradient.
+        momentum: Momentum of the steps.
+        centered: Subtract the square of the gradients' average, which gives their variance.
+        foreach: No effect; every step is one launch.
+        maximize: Maximize the objective.
+        capturable: Keep the step count on the GPU.
+        differentiable: Let gradients flow through `step`.
     """
 
     record = records.rmsprop

@@ -15,13 +15,17 @@ Group = dict[str, Any]
 
 
 class Rprop(Elementwise):
-    """Resilient propagation: steps by the sign of the gradient alone, longer while it stays.
+    """Resilient propagation: an optimizer that uses only the signs of gradients. A step grows while the sign stays.
 
     Args:
-        params: see `Optimizer`. lr: the first step's size, a number or a tensor of one element.
-        etas: factors of the size where the sign changes and where it stays. step_sizes: least and most.
-        capturable: the step count lives on the GPU. differentiable: gradients flow through `step`.
-        foreach: accepted as in PyTorch; every step is one launch either way. maximize: climb.
+        params: See `Optimizer`.
+        lr: Size of the first step, a number or a tensor of one element.
+        etas: Factors of the size when the sign changes and when it stays.
+        step_sizes: Least and greatest size.
+        capturable: Keep the step count on the GPU.
+        differentiable: Let gradients flow through `step`.
+        foreach: No effect; every step is one launch.
+        maximize: Maximize the objective.
     """
 
     record = records.rprop

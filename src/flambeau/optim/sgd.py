@@ -17,13 +17,14 @@ class SGD(Elementwise):
     """Stochastic gradient descent.
 
     Args:
-        params: see `Optimizer`.
-        lr: the rate, a number or a tensor of one element.
-        momentum, dampening: the buffer is `momentum * buffer + (1 - dampening) * grad`, at first the gradient.
-        weight_decay: times the parameter, added to the gradient.
-        nesterov: Nesterov's momentum. maximize: climb.
-        foreach, fused: accepted as in PyTorch; every step is one launch either way.
-        differentiable: gradients flow through `step`.
+        params: See `Optimizer`.
+        lr: Learning rate, a number or a tensor of one element.
+        momentum, dampening: The buffer becomes `momentum * buffer + (1 - dampening) * grad`; it starts as the gradient.
+        weight_decay: Factor of the parameter, which is added to the gradient.
+        nesterov: Use Nesterov's momentum.
+        maximize: Maximize the objective.
+        foreach, fused: No effect; every step is one launch.
+        differentiable: Let gradients flow through `step`.
     """
 
     record = records.sgd

@@ -1,4 +1,4 @@
-"""Averaged weights: `AveragedModel` and its rules, `update_bn`, and the schedule `SWALR`."""
+"""Averaged weights: `AveragedModel` and its averaging functions, `update_bn`, and the schedule `SWALR`."""
 
 from __future__ import annotations
 
@@ -83,13 +83,14 @@ def get_swa_avg_fn() -> Average:
 
 
 class AveragedModel(Module):
-    """A copy of a model whose parameters are averages of that model's, as `update_parameters` was called.
+    """A copy of a model with averaged parameters, which `update_parameters` updates.
 
     Args:
-        model: copied. device: where the averages live.
-        avg_fn: `(average, new, count) -> average` of one parameter; multi_avg_fn: `(averages, news, count)`, in place,
-            of those of one device and dtype. By default the plain mean.
-        use_buffers: buffers are averaged too; else they are copied.
+        model: The model to copy.
+        device: The device of the averages.
+        avg_fn: `(average, new, count) -> average` of one parameter; default: the mean.
+        multi_avg_fn: `(averages, news, count)`, in place, for parameters of one device and dtype.
+        use_buffers: Average buffers, too, instead of copying them.
     """
 
     n_averaged: Any
@@ -150,9 +151,9 @@ class AveragedModel(Module):
 
 
 def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
-    """Find the running statistics of a model's batch normalizations again, by one pass over `loader`.
+    """Recompute the running statistics of a model's batch normalizations, by one pass over `loader`.
 
-    Batches are tensors, or lists and tuples whose first is given to the model; `device` is where they are put.
+    Batches are tensors, or lists and tuples whose first item is the model's input, which is moved to `device`.
     """
     layers = {m: m.momentum for m in model.modules() if isinstance(m, _BatchNorm)}
     if not layers:
@@ -172,11 +173,14 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
 
 
 class SWALR(LRScheduler):
-    """Goes from each group's rate to `swa_lr` in `anneal_epochs` steps and stays there.
+    """Changes each group's rate to `swa_lr` in `anneal_epochs` steps and keeps it.
 
     Args:
-        swa_lr: the last rate, one or a list with one for each group.
-        anneal_strategy: "cos" or "linear". Raises ValueError for others, and for negative epochs.
+        swa_lr: The final rate, one or a list with one for each group.
+        anneal_strategy: "cos" or "linear".
+
+    Raises:
+        ValueError: For other strategies, and for negative epochs.
     """
 
     def __init__(
@@ -205,7 +209,7 @@ class SWALR(LRScheduler):
         return t if self._anneal_strategy == "linear" else (1 - math.cos(math.pi * t)) / 2
 
     def get_lr(self) -> list[Rate]:
-        """Return the next rates. For `step` alone: UserWarning elsewhere."""
+        """Return the next rates. Only `step` may call this; other callers get a UserWarning."""
         self._warn_if_asked()
         step = self._step_count - 1
         if self.anneal_epochs == 0:

@@ -1,7 +1,7 @@
-"""`ZeroRedundancyOptimizer`: each rank keeps the states of its share of the parameters (ZeRO, Rajbhandari and others).
+"""`ZeroRedundancyOptimizer`: each rank stores the states of its share of the parameters (ZeRO, Rajbhandari and others).
 
-Gradients come from `DistributedDataParallel`, equal on all ranks. A rank steps its own parameters and gives them to the
-others. It lies in this room because it is an optimizer; programs find it in `torch.distributed.optim`.
+`DistributedDataParallel` makes gradients equal on all ranks. A rank updates its own parameters and sends them to the
+others. The public name is in `torch.distributed.optim`.
 """
 
 from __future__ import annotations
@@ -27,18 +27,22 @@ _MESSAGE = 25 * 1024 * 1024  # bytes of parameters that travel together
 
 
 class ZeroRedundancyOptimizer(Optimizer, Joinable):
-    """An optimizer of `optimizer_class`, its states spread over the ranks of a group.
+    """An optimizer of `optimizer_class` whose states are distributed over the ranks of a group.
 
-    Parameters are dealt out by size, the largest first, each to the rank that has the fewest numbers so far. Steps
-    are those of the optimizer itself, to the bit.
+    Parameters are assigned by decreasing size, each to the rank with the fewest elements so far. Steps are bitwise
+    equal to
+    those of the optimizer itself.
 
     Args:
-        params: as of any optimizer, the same on all ranks. defaults: options of `optimizer_class`.
-        process_group: default: all ranks.
-        parameters_as_bucket_view: nothing: parameters travel in messages of 25 MiB, wherever they lie.
-        overlap_with_ddp: NotSupportedError: steps do not begin within backward here.
+        params: As for any optimizer, equal on all ranks.
+        defaults: Options of `optimizer_class`.
+        process_group: The group; default: all ranks.
+        parameters_as_bucket_view: No effect; parameters are sent in messages of 25 MiB.
+        overlap_with_ddp: Raises NotSupportedError if True.
 
-    Raises TypeError and ValueError as PyTorch does: no iterable of tensors or groups, an empty one.
+    Raises:
+        TypeError: If `params` is not an iterable of tensors or groups.
+        ValueError: If it is empty.
     """
 
     def __init__(
@@ -94,7 +98,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     # -- a step -------------------------------------------------------------------------------------------------
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
-        """Step this rank's share, and give it to the others."""
+        """Update this rank's share, and send it to the other ranks."""
         Join.notify_join_context(self)
         _take_options(self.optim.param_groups, self.param_groups)
         loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)
@@ -140,7 +144,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         return {**found, "state": dict(sorted(states.items()))}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take this rank's share of what `state_dict` gave."""
+        """Restore this rank's share of the state that `state_dict` returned."""
         super().load_state_dict({**state_dict, "state": {}})
         index_of = self._indices()
         local = self.optim.state_dict()
@@ -160,7 +164,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     # -- uneven inputs ------------------------------------------------------------------------------------------
 
     def join_hook(self, **_kwargs: Any) -> JoinHook:
-        """Return a rank that is done still steps its share: nobody else has it."""
+        """Return the hook of a rank that is done, which continues to update its share, because only this rank has its
+        states.
+        """
         return _ZeROJoinHook(self)
 
     @property

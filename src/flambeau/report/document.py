@@ -1,4 +1,4 @@
-"""The report as JSON: what commands write to `--report FILE`, and what other forms are made of."""
+"""The report as JSON: the format of `--report FILE`, from which other formats are generated."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`Notebook`: what Flambeau adds to IPython: races at the end of each cell, cells as call sites, short tracebacks.
+"""`Notebook`: the IPython extension: races at the end of each cell, cells as call sites, short tracebacks.
 
-Installed when Flambeau is imported under IPython, or by `%load_ext flambeau`; see docs/notebooks.md.
+It is installed when Flambeau is imported under IPython, or by `%load_ext flambeau`; see docs/notebooks.md.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _SHELLS = ("IPython", "ipykernel", "decorator")
 
 
 def install(shell: Any = None) -> None:
-    """Add Flambeau to an IPython shell, by default the one that runs. May be called again.
+    """Install the extension in an IPython shell, by default the running one. Idempotent.
 
-    Does nothing where IPython is imported, but runs no shell.
+    Does nothing if IPython is imported but runs no shell.
     """
     if shell is None:
         shell = getattr(sys.modules["IPython"], "get_ipython", lambda: None)()
@@ -143,7 +143,7 @@ def program_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    """Return an exception with all that it came of."""
+    """Return an exception with its causes and contexts."""
     found: list[BaseException] = []
     todo = [error]
     while todo:

@@ -1,4 +1,4 @@
-"""`Recorder`: what a process's machines did, and its form as JSON."""
+"""`Recorder`: the record of a process's machines, and its form as JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DeviceReport:
 
 @dataclass
 class MachineReport:
-    """One machine of the program: what it was, how long it took in simulated time, what it proved."""
+    """The report of one machine of the program: description, simulated time and certificate."""
 
     driver: str
     profile: str | None
@@ -59,7 +59,7 @@ class Recorder:
 
     @property
     def failed(self) -> bool:
-        """Return True if a machine whose races are errors had one, raised or not, caught or not."""
+        """Return True if a machine with `races="error"` had a race, even if the program caught the exception."""
         return any(m.races == "error" and m.certificate and m.certificate.races for m in self.machines)
 
     def before_open(self, machine: Machine) -> None:
@@ -85,7 +85,7 @@ class Recorder:
 
 
 def machine_report(machine: Machine) -> MachineReport:
-    """Return what a started machine has done so far."""
+    """Return the state of a started machine so far."""
     bare: Any = machine.bare
     detector = getattr(machine.driver, "detector", None)
     virtual = machine.wish.driver == "virtual"

@@ -177,7 +177,7 @@ class ArchiveReader:
             raise zipfile.BadZipFile("bad checksum")
 
     def _begin(self, info: zipfile.ZipInfo) -> int:
-        """Return where in the file a record's bytes begin."""
+        """Return the offset in the file at which a record's bytes begin."""
         if not 0 <= info.header_offset < self._nbytes:
             raise _unreadable(info.filename, info, "its header is missing")
         self._file.seek(info.header_offset)
@@ -214,7 +214,7 @@ def _fill(file: Any, target: memoryview, most: int | None = None) -> None:
 
 
 def size_of(file: Any) -> int:
-    """Return how many bytes a file has. Leaves it where it stands."""
+    """Return the size of a file. Its position does not change."""
     at = file.tell()
     file.seek(0, os.SEEK_END)
     size: int = file.tell()
@@ -223,7 +223,7 @@ def size_of(file: Any) -> int:
 
 
 def is_archive(file: Any) -> bool:
-    """Return True if a zip archive begins where the file stands. Leaves it there."""
+    """Return True if a zip archive begins at the file's position, which does not change."""
     at = file.tell()
     signature = file.read(4)
     file.seek(at)

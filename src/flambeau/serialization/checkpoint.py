@@ -129,7 +129,7 @@ def load(
 
 
 def get_unsafe_globals_in_checkpoint(f: Any) -> list[str]:
-    """Return the names that a checkpoint needs and that `weights_only` loading refuses as things are. Calls nothing."""
+    """Return the names in a checkpoint that `weights_only` loading refuses with the current settings. Calls nothing."""
     with _to_read(f) as file, _explaining(f):
         data = ArchiveReader(file).read("data.pkl")
         return refused_names(io.BytesIO(data), safety.declared_globals())
@@ -179,7 +179,7 @@ def _load(file: Any, path: Any, mapped: bool, restore: Restore, machine: Reader)
 
 @contextmanager
 def _explaining(f: Any, weights_only: bool = True) -> Iterator[None]:
-    """Say of errors in which file they are, and where."""
+    """Return a context manager that adds the file and the position to errors."""
     name = os.fspath(f) if isinstance(f, (str, os.PathLike)) else getattr(f, "name", type(f).__name__)
     try:
         yield
@@ -196,7 +196,7 @@ def _explaining(f: Any, weights_only: bool = True) -> Iterator[None]:
 
 
 def _explain_refusal(error: Refused, place: str) -> str:
-    """Return PyTorch's words around what was refused."""
+    """Return PyTorch's error text for a refused name."""
     if error.name is None:
         return (
             "Weights only load failed. The file is damaged, or it needs what Flambeau's `weights_only=True` "

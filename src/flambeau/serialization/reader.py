@@ -47,7 +47,7 @@ class Reader(NamedTuple):
 
 
 def reader(weights_only: bool, module: ModuleType, options: dict[str, Any]) -> Reader:
-    """Return the machine that runs what is allowed only, or `module`'s Unpickler."""
+    """Return the reader for a checkpoint: the restricted one for `weights_only`, else `module`'s Unpickler."""
     if not weights_only:
         return Reader(unpickler(module, options), outline_unpickler(options))
 

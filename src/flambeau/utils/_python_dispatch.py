@@ -89,7 +89,7 @@ def is_in_torch_dispatch_mode(include_infra_modes: bool = True) -> bool:
 
 
 def is_traceable_wrapper_subclass(t: object) -> bool:
-    """Return True if `t` is a tensor that is made of others and says of which: by `__tensor_flatten__`."""
+    """Return True if `t` is a tensor that wraps others and names them in `__tensor_flatten__`."""
     return (
         isinstance(t, Tensor)
         and type(t) is not Tensor
@@ -99,12 +99,12 @@ def is_traceable_wrapper_subclass(t: object) -> bool:
 
 
 def is_traceable_wrapper_subclass_type(t: type) -> bool:
-    """Return True if instances of a class are tensors that are made of others, and say of which."""
+    """Return True if instances of a class wrap other tensors and name them in `__tensor_flatten__`."""
     return issubclass(t, Tensor) and hasattr(t, "__tensor_flatten__") and hasattr(t, "__tensor_unflatten__")
 
 
 def transform_subclass(t: Any, callback: Any, outer_size: Any = None, outer_stride: Any = None) -> Any:
-    """Return a tensor like `t`, made of what `callback(name, inner)` returns for each inner tensor."""
+    """Return a tensor like `t` that wraps `callback(name, inner)` in place of each inner tensor."""
     size = t.size() if outer_size is None else outer_size
     stride = t.stride() if outer_stride is None else outer_stride
     names, context = t.__tensor_flatten__()

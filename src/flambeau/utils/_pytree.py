@@ -1,7 +1,7 @@
-"""torch.utils._pytree: nested containers as a list of their leaves and a `TreeSpec`, which says how to nest them again.
+"""torch.utils._pytree: nested containers as a list of their leaves and a `TreeSpec`, which describes the nesting.
 
-Nodes are tuples, lists, dicts, named tuples, OrderedDict, defaultdict, deque, torch.Size, torch.return_types, and what
-the program registers; all else, None too, is a leaf. `is_leaf(x)`, where it is given, says of what else.
+Nodes are tuples, lists, dicts, named tuples, OrderedDict, defaultdict, deque, torch.Size, torch.return_types, and types
+that the program registers. All other values, including None, are leaves; `is_leaf(x)` makes further values leaves.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def keystr(kp: KeyPath) -> str:
 
 
 def key_get(obj: Any, kp: KeyPath) -> Any:
-    """Return what a path leads to."""
+    """Return the value at a path."""
     for key in kp:
         obj = key.get(obj)
     return obj
@@ -95,8 +95,10 @@ def key_get(obj: Any, kp: KeyPath) -> Any:
 class NodeDef(NamedTuple):
     """The functions that flatten and unflatten nodes of one type.
 
-    flatten_fn: `node -> (children, context)`. unflatten_fn: `(children, context) -> node`. keys: the keys of the
-    children, from a node; None where nobody said.
+    Attributes:
+        flatten_fn: `node -> (children, context)`.
+        unflatten_fn: `(children, context) -> node`.
+        keys: `node -> keys of the children`; None if unknown.
     """
 
     type: Any
@@ -180,16 +182,16 @@ def register_pytree_node(
     cls: type, flatten_fn: FlattenFn, unflatten_fn: UnflattenFn, *, serialized_type_name: str | None = None,
     to_dumpable_context: Any = None, from_dumpable_context: Any = None, flatten_with_keys_fn: Any = None,
 ) -> None:  # fmt: skip
-    """Make instances of a class nodes.
+    """Register a class whose instances are nodes.
 
     Args:
-        flatten_fn: gives an instance's children, and what else is needed to make it again.
-        unflatten_fn: makes one of children and that.
-        flatten_with_keys_fn: as `flatten_fn`, of (key, child) pairs.
-        serialized_type_name, to_dumpable_context, from_dumpable_context: for programs that export; not used here.
+        flatten_fn: Returns an instance's children and a context, from which the instance can be rebuilt.
+        unflatten_fn: Rebuilds an instance from children and context.
+        flatten_with_keys_fn: Like `flatten_fn`, with (key, child) pairs.
+        serialized_type_name, to_dumpable_context, from_dumpable_context: For export; not used here.
 
     Raises:
-        ValueError: If it is registered already.
+        ValueError: If the class is registered already.
     """
     if cls in SUPPORTED_NODES:
         raise ValueError(f"{cls} is already registered as pytree node.")
@@ -209,7 +211,7 @@ def _kind_of(tree: Any) -> Any:
 
 
 def _definition(tree: Any, is_leaf: IsLeaf = None) -> NodeDef | None:
-    """Return how to take a node apart; None of a leaf."""
+    """Return the `NodeDef` of a value; None for a leaf."""
     if is_leaf is not None and is_leaf(tree):
         return None
     kind = _kind_of(tree)
@@ -306,10 +308,10 @@ class TreeSpec:
         return hash((self.type, context, tuple(self._children)))
 
     def unflatten(self, leaves: Iterable[Any]) -> Any:
-        """Return the tree of these leaves.
+        """Return the tree with these leaves.
 
         Raises:
-            ValueError: For more or fewer than `num_leaves`.
+            ValueError: If their number is not `num_leaves`.
         """
         leaves = list(leaves)
         if len(leaves) != self.num_leaves:
@@ -326,10 +328,10 @@ class TreeSpec:
         return SUPPORTED_NODES[self.type].unflatten_fn(children, self._context)
 
     def flatten_up_to(self, tree: Any) -> list[Any]:
-        """Return what stands in `tree` where this has leaves.
+        """Return the subtrees of `tree` at the positions of this spec's leaves.
 
         Raises:
-            ValueError: If it is nested otherwise above them.
+            ValueError: If the structures differ above them.
         """
         found: list[Any] = []
         self._find(tree, found)
@@ -469,27 +471,26 @@ def arg_tree_leaves(*args: PyTree, **kwargs: PyTree) -> list[Any]:
 
 
 def tree_map(func: Callable[..., Any], tree: PyTree, *rests: PyTree, is_leaf: IsLeaf = None) -> PyTree:
-    """Return the tree of `func(leaf, *others)`: the others stand in `rests` where the leaf stands in `tree`.
+    """Return the tree of `func(leaf, *others)`. The others are the subtrees of `rests` at the leaf's position.
 
     Raises:
-        ValueError: If a tree in `rests` is nested otherwise.
+        ValueError: If a tree in `rests` has another structure.
     """
     leaves, treespec = tree_flatten(tree, is_leaf)
     return treespec.unflatten(map(func, leaves, *[treespec.flatten_up_to(rest) for rest in rests]))
 
 
 def tree_map_(func: Callable[..., Any], tree: PyTree, *rests: PyTree, is_leaf: IsLeaf = None) -> PyTree:
-    """Call `func` as `tree_map` does, for what it does to the leaves. Returns `tree`."""
+    """Call `func` like `tree_map`, ignore its results, and return `tree`."""
     tree_map(func, tree, *rests, is_leaf=is_leaf)
     return tree
 
 
 def map_only(type_or_types_or_pred: Kinds, /) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
-    """Return a decorator that applies a function to what is of these types, or for what a predicate holds; else the
-    identity.
+    """Return a decorator that applies a function only to values of some types, or for which a predicate is True.
 
     Raises:
-        TypeError: If the value is neither types nor a predicate.
+        TypeError: If the argument is neither types nor a predicate.
     """
     chosen = _chooser(type_or_types_or_pred)
     return lambda func: lambda x: func(x) if chosen(x) else x
@@ -506,14 +507,14 @@ def _chooser(kinds: Any) -> Callable[[Any], bool]:
 def tree_map_only(
     type_or_types_or_pred: Kinds, /, func: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf = None
 ) -> PyTree:
-    """Return `tree_map` of the leaves of some types, or for which a predicate holds."""
+    """Apply `func` to leaves of some types, or for which a predicate is True; keep the others."""
     return tree_map(map_only(type_or_types_or_pred)(func), tree, is_leaf=is_leaf)
 
 
 def tree_map_only_(
     type_or_types_or_pred: Kinds, /, func: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf = None
 ) -> PyTree:
-    """Return `tree_map_` of the leaves of some types, or for which a predicate holds."""
+    """Call `tree_map_` for leaves of some types, or for which a predicate is True."""
     return tree_map_(map_only(type_or_types_or_pred)(func), tree, is_leaf=is_leaf)
 
 
@@ -565,7 +566,7 @@ def tree_flatten_with_path(
     """Work like `tree_flatten`, with each leaf's path.
 
     Raises:
-        ValueError: For a node of a class that told no keys.
+        ValueError: If the keys of a node's class are unknown.
     """
     return list(_with_paths((), tree, is_leaf)), tree_structure(tree, is_leaf)
 

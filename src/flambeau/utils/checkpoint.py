@@ -1,4 +1,4 @@
-"""`torch.utils.checkpoint`: activations computed again in backward instead of kept."""
+"""`torch.utils.checkpoint`: activations that backward recomputes instead of saving them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def noop_context_fn() -> tuple[Any, Any]:
 
 
 def get_device_states(*args: Any) -> tuple[list[int], list[Tensor]]:
-    """Return the indices of the CUDA devices on which the tensors among `args` lie, and their random states."""
+    """Return the indices of the CUDA devices of the tensors among `args`, and their random states."""
     devices = list(dict.fromkeys(a.device for a in args if isinstance(a, Tensor) and a.is_cuda))
     return [where.index for where in devices], [default_of(where).get_state() for where in devices]
 
@@ -91,7 +91,7 @@ class _State:
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
-        """Return what runs inside starts from the same."""
+        """Return a context manager that restores the recorded state inside."""
         with contextlib.ExitStack() as stack:
             for kind, lower, enabled in self.casts:
                 stack.enter_context(amp.autocast(kind, lower, enabled))
@@ -117,7 +117,9 @@ class _Random:
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
-        """Random numbers inside are those that followed when this was made; what follows outside is unchanged."""
+        """Return a context manager in which random numbers are those of the first run. Numbers after it are
+        unaffected.
+        """
         now = self._now()
         self._set(self.states)
         try:
@@ -136,17 +138,19 @@ def checkpoint(
     early_stop: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """Run `function(*args)`, keeping its arguments alone; what its nodes saved is computed again when it is asked
-    for.
+    """Run `function(*args)` and save only its arguments. Backward runs it again to recompute the other saved tensors.
 
     Args:
-        use_reentrant: True runs its own walk inside the walk (then at least one argument must require a
-            gradient, and `autograd.grad` is not supported); False keeps the graph and fills it in.
-        context_fn: gives two context managers, for the first computation and for the second.
-        determinism_check: "default" compares shapes, dtypes and devices of both computations; "none" does not.
-        early_stop: the second computation ends once all that was saved is there again.
-        preserve_rng_state: whether random numbers are the same the second time (default True).
-    Raises CheckpointError (in the walk): the second computation saved other tensors than the first.
+        use_reentrant: True runs a nested backward (at least one argument must require a gradient, and `autograd.grad`
+            is
+            not supported); False keeps the graph and fills in its saved tensors.
+        context_fn: Returns two context managers, for the first run and for the second.
+        determinism_check: "default" compares shapes, dtypes and devices of both runs; "none" does not.
+        early_stop: Stop the second run once all saved tensors are available.
+        preserve_rng_state: Use the same random numbers in the second run (default True).
+
+    Raises:
+        CheckpointError: In backward, if the second run saves other tensors than the first.
     """
     preserve = kwargs.pop("preserve_rng_state", True)
     if use_reentrant is None:
@@ -191,7 +195,7 @@ _early = _Early()
 
 
 class set_checkpoint_early_stop:
-    """Context manager: whether checkpoints made inside stop computing again as soon as they can."""
+    """A context manager that sets `early_stop` for checkpoints created inside."""
 
     def __init__(self, enable: bool) -> None:
         self.enable = enable
@@ -245,7 +249,7 @@ class _Reentrant(Function):
 
 
 class _Place:
-    """Stands for a tensor that a node did not keep."""
+    """A placeholder for a tensor that a node did not save."""
 
     __slots__ = ("number",)
 
@@ -258,9 +262,11 @@ class _Enough(Exception):
 
 
 class _Frame:
-    """One call of a checkpointed function. Its arguments are saved as a node would, so an outer checkpoint drops them.
+    """One call of a checkpointed function. Its arguments are saved like a node's, so an outer checkpoint drops them.
 
-    metas: of the tensors that the first computation would have kept. found: those of the second, by number.
+    Attributes:
+        metas: Metas of the tensors that the first run would have saved.
+        found: Number -> tensor that the second run has saved.
     """
 
     def __init__(
@@ -353,11 +359,11 @@ def _describe_meta(meta: Meta) -> dict[str, Any]:
 def checkpoint_sequential(
     functions: Any, segments: int, input: Any, use_reentrant: bool | None = None, **kwargs: Any
 ) -> Any:
-    """Run modules one after the other in `segments` parts, of which all but the last are checkpointed.
+    """Run modules one after the other in `segments` parts, of which all except the last are checkpointed.
 
     Args:
-        functions: an `nn.Sequential` or a list of functions of one argument.
-        preserve_rng_state: as of `checkpoint`.
+        functions: An `nn.Sequential` or a list of functions of one argument.
+        preserve_rng_state: As for `checkpoint`.
     """
     if use_reentrant is None:
         _warn_of_no_choice(

@@ -1,4 +1,4 @@
-"""torch.utils.deterministic: whether new memory is filled while `use_deterministic_algorithms(True)` holds."""
+"""torch.utils.deterministic: the filling of new memory under `use_deterministic_algorithms(True)`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from flambeau.core.flags import flags
 class _Deterministic(ModuleType):
     @property
     def fill_uninitialized_memory(self) -> bool:
-        """Return True if `empty` and `resize_` fill what they give, while algorithms are to be deterministic
-        (default True).
+        """Return True if `empty` and `resize_` fill new memory while algorithms must be deterministic (default True).
 
-        Numbers with a point are NaN then, others their dtype's largest value: see tensor/deterministic_fill.py.
-        It costs time. Raises RuntimeError if it is set to something that is not a bool.
+        Floating-point numbers become NaN, others their dtype's largest value: see tensor/deterministic_fill.py. Filling
+        takes
+        time.
+
+        Raises:
+            RuntimeError: If it is set to a value that is not a bool.
         """
         return flags.fill_uninitialized
 

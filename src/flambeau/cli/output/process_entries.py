@@ -1,4 +1,4 @@
-"""`write_processes`: ranks, and processes that a program started, on one screen: times, memory, and races together."""
+"""`write_processes`: the screen of ranks and child processes: times, memory, and all races together."""
 
 from __future__ import annotations
 

@@ -27,15 +27,17 @@ EPOCH_DEPRECATION_WARNING = (
 
 
 class LRScheduler:
-    """Base of the schedulers.
+    """The base of the learning rate schedulers.
+
+    A subclass defines `_next`, which returns the rate after a group's rate, or `get_lr`, which returns the rates of all
+    groups. If there is a closed form, `_rate_at_epoch` returns the rate after `last_epoch` steps.
 
     Args:
-        optimizer: whose groups' "lr" is set.
-        last_epoch: the number of steps already made, less one; -1 starts again. From 0 on the groups must have an
-            "initial_lr" (KeyError).
+        optimizer: The optimizer whose groups' "lr" is set.
+        last_epoch: Number of steps so far minus one; -1 starts again. From 0 on the groups must have an "initial_lr".
 
-    A subclass gives `_next`, the rate that follows a group's rate, or `get_lr`, the rates of all groups; and
-    `_rate_at_epoch`, the rate after `last_epoch` steps from the initial one, where there is such a form.
+    Raises:
+        KeyError: If "initial_lr" is missing.
     """
 
     _get_lr_called_within_step = False
@@ -75,7 +77,7 @@ class LRScheduler:
             setattr(self, name, False)
 
     def step(self, epoch: int | None = None) -> None:
-        """Go to the next rates. Call it after the optimizer's step: UserWarning where that was not made."""
+        """Set the next rates. Call it after the optimizer's step; otherwise it warns."""
         if self._step_count == 1:
             self._check_order()
         self._step_count += 1
@@ -118,7 +120,7 @@ class LRScheduler:
         return self._last_lr
 
     def get_lr(self) -> list[Rate]:
-        """Return the next rates. For `step` alone: UserWarning elsewhere."""
+        """Return the next rates. Only `step` may call this; other callers get a UserWarning."""
         self._warn_if_asked()
         groups = self.optimizer.param_groups  # more than there are initial rates where one was added
         return [self._next(group["lr"], base) for group, base in zip_longest(groups, self.base_lrs)]
@@ -139,12 +141,12 @@ class LRScheduler:
         return {key: value for key, value in self.__dict__.items() if key != "optimizer"}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict` gave. Load the optimizer's own state too."""
+        """Restore the state that `state_dict` returned. Restore the optimizer's state, too."""
         self.__dict__.update(state_dict)
 
 
 class ClosedForm(LRScheduler):
-    """A scheduler whose rate is also known without the one before."""
+    """A scheduler with a closed form of its rate."""
 
     def _rate_at_epoch(self, base: Rate) -> Rate:
         raise NotImplementedError
@@ -183,7 +185,7 @@ class Callables(LRScheduler):
 
 
 def attributes_of(f: Callable[..., Any]) -> dict[str, Any] | None:
-    """Return what a checkpoint keeps of a callable: an object's attributes, nothing of a function."""
+    """Return the part of a callable that a checkpoint stores: the attributes of an object, nothing of a function."""
     return None if isinstance(f, types.FunctionType) else f.__dict__.copy()
 
 

@@ -1,4 +1,4 @@
-"""Schedulers made of schedulers: one after the other, or all together."""
+"""Schedulers that combine others: in sequence, or all together."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Composed(LRScheduler):
 
 
 class SequentialLR(Composed):
-    """One scheduler after the other: the next one begins anew at each milestone."""
+    """A sequence of schedulers. At each milestone the next one starts."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class SequentialLR(Composed):
 
 
 class ChainedScheduler(Composed):
-    """Several schedulers together: each goes on from the rates that the one before has set."""
+    """Several schedulers that act together: each starts from the rates that the previous one has set."""
 
     def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None) -> None:
         self._check(optimizer, schedulers, " to be chained")

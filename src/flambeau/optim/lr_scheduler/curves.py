@@ -1,4 +1,4 @@
-"""Schedulers along a curve: each rate follows from the one before, so that several schedulers may act together."""
+"""Schedulers along a curve. Each rate is computed from the previous one, so several schedulers can act together."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ class ConstantLR(ClosedForm):
 
 
 class LinearLR(ClosedForm):
-    """Times a factor that goes from `start_factor` to `end_factor` in `total_iters` epochs."""
+    """Multiplies the rate by a factor that changes linearly from `start_factor` to `end_factor` in `total_iters`
+    epochs.
+    """
 
     def __init__(
         self,
@@ -142,7 +144,7 @@ class ExponentialLR(ClosedForm):
 
 
 class PolynomialLR(ClosedForm):
-    """Down to zero in `total_iters` epochs, along a power of what is left of them."""
+    """Decreases the rate to zero in `total_iters` epochs, by a power of the remaining share."""
 
     def __init__(
         self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1

@@ -17,13 +17,14 @@ from flambeau.optim.optimizer import Optimizer
 
 
 class ReduceLROnPlateau(LRScheduler):
-    """Times `factor` when the measure has not got better for more than `patience` epochs.
+    """Multiplies the rate by `factor` if the metric has not improved for more than `patience` epochs.
 
     Args:
-        mode: "min": smaller is better; "max".
-        threshold: better by less does not count, relative to the best ("rel") or as it is ("abs").
-        cooldown: epochs to wait after lowering. min_lr: the lowest rate, or one for each group.
-        eps: changes smaller than this are not made.
+        mode: "min" if smaller is better, or "max".
+        threshold: Least improvement, relative to the best value ("rel") or absolute ("abs").
+        cooldown: Number of epochs to wait after a reduction.
+        min_lr: Lower bound of the rate, or one for each group.
+        eps: Smaller changes of the rate are skipped.
     """
 
     def __init__(
@@ -68,7 +69,9 @@ class ReduceLROnPlateau(LRScheduler):
         self.num_bad_epochs = 0
 
     def step(self, metrics: Any, epoch: int | None = None) -> None:  # type: ignore[override]
-        """Take an epoch's measure, a number or what `float` takes, and lower the rates if it is time."""
+        """Record the metric of an epoch, a number or a value that `float` accepts, and reduce the rates if
+        necessary.
+        """
         current = float(metrics)
         if epoch is not None:
             warnings.warn(EPOCH_DEPRECATION_WARNING, UserWarning, stacklevel=2)
