@@ -234,7 +234,7 @@ class GradScaler:
         self._backoff_factor = new_factor
 
     def get_growth_interval(self) -> int:
-        """After how many steps in a row the factor grows."""
+        """Return the number of steps in a row with finite gradients after which the factor grows."""
         return self._growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:

@@ -28,24 +28,26 @@ def make_graphed_callables(
     allow_unused_input: bool = False,
     pool: PoolId | None = None,
 ) -> Any:
-    """Callables that replay graphs of their forward passes, captured in this order, and backward passes, in reverse.
+    """Return callables that replay CUDA graphs of their forward passes, captured in this order, and of their backward
+    passes.
+
+    A Module is returned itself, with a `forward` that replays while `training` has the value of the capture. Each call
+    overwrites the outputs of the previous one. The results can be differentiated only once.
 
     Args:
-        callables: a Module or function of tensors, or a tuple of them, which share memory: call them in this order.
-        sample_args: a tuple of tensors, or of tuples, lists and dicts of tensors, for it; or a tuple of such tuples.
-            They become the static inputs: later arguments have their nesting, shapes, dtypes, devices and
+        callables: A Module or function of tensors, or a tuple of them. Several share memory and must be called in
+            order.
+        sample_args: A tuple of tensors, or of tuples, lists and dicts of tensors; for several callables a tuple of such
+            tuples. They become the static inputs: later arguments must have equal nesting, shapes, dtypes, devices and
             requires_grad, and are copied into them.
-        num_warmup_iters: runs before the capture.
-        allow_unused_input: whether inputs may have no influence on the outputs.
-        pool: `graph_pool_handle()` or `other.pool()`, to share memory; None: memory of their own.
-
-    Returns what was given, graphed: a Module itself with another `forward`, which replays while its `training` is
-    what it was. Outputs lie where the last call's lay. Only once differentiable.
+        num_warmup_iters: Number of runs before the capture.
+        allow_unused_input: Allow inputs that do not influence the outputs.
+        pool: `graph_pool_handle()` or `other.pool()`, to share memory; None for separate memory.
 
     Raises:
-        RuntimeError: If autocast with its cache is on.
-        AssertionError: For hooks, buffers that require grad, arguments other than tensors.
-        ValueError: For a value that is not a tuple of arguments for each of several callables.
+        RuntimeError: If autocast is enabled with its cache.
+        AssertionError: If a module has hooks or buffers that require gradients, or an argument is not a tensor.
+        ValueError: If the number of callables and of tuples of arguments differs.
     """
     if is_autocast_enabled() and is_autocast_cache_enabled():
         raise RuntimeError(
@@ -100,7 +102,7 @@ class _Passes:
         self._grads: list[Tensor | None] = []
 
     def warm_up(self, times: int) -> None:
-        """Run both passes, so that what happens once (compiling, choosing routines) happens outside of the capture."""
+        """Run both passes, so that work of the first run (compiling, choosing routines) is not captured."""
         for _ in range(times):
             outputs: list[Tensor] = []
             _gather_tensors(self.call(*self.sample), outputs)
@@ -157,7 +159,7 @@ def _check(module: Module) -> None:
 
 
 def _replacing(passes: _Passes) -> Any:
-    """Return what the program calls instead of what it gave."""
+    """Return the callable that replaces the program's."""
 
     class Graphed(Function):
         @staticmethod
@@ -189,12 +191,12 @@ def _replacing(passes: _Passes) -> Any:
 
 
 def _zeros_like(outputs: Sequence[Tensor]) -> list[Tensor | None]:
-    """Gradients to warm up with. Not empty: the race detector would tell of reads of what was never written."""
+    """Return zero gradients for the warm-up. With `empty` the race detector would report reads of unwritten memory."""
     return [functions["zeros_like"](x) if x.requires_grad else None for x in outputs]
 
 
 def _gather_tensors(value: Any, into: list[Tensor]) -> Any:
-    """Return the nesting of a value, its tensors gathered in `into`. Raises TypeError for what holds other things."""
+    """Return the nesting of a value, after appending its tensors to `into`. Raises TypeError for other leaves."""
     if isinstance(value, Tensor):
         into.append(value)
         return None

@@ -1,4 +1,4 @@
-"""torch.cuda's CUDA graphs: `CUDAGraph`, the context that captures one, what asks after captures."""
+"""torch.cuda's CUDA graphs: `CUDAGraph`, the context manager that captures one, and queries of captures."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ __all__ = ["CUDAGraph", "graph", "graph_pool_handle", "is_current_stream_capturi
 
 
 class graph:
-    """A context in which work is recorded into a CUDAGraph instead of run. It waits for the device first.
+    """A context manager that captures work into a CUDAGraph instead of running it. It first waits for the device.
+
+    Create static inputs, which the graph reads at each replay, outside of it, and write to them with `copy_`. Entering
+    raises like `CUDAGraph.capture_begin`; leaving raises RuntimeError if the block did something that a graph cannot
+    hold.
 
     Args:
-        cuda_graph: where to record.
-        pool: `other.pool()` or `graph_pool_handle()`, to share memory with other graphs; None: memory of its own.
-        stream: the stream to record, and to be current inside; None: a new one.
+        cuda_graph: The graph.
+        pool: `other.pool()` or `graph_pool_handle()`, to share memory with other graphs; None for separate memory.
+        stream: The stream to capture, which is current inside; None for a new one.
         capture_error_mode: "global" (default), "thread_local" or "relaxed", see `CUDAGraph.capture_begin`.
-        check_input_liveness: as in `CUDAGraph.capture_begin`. enable_annotations: not supported.
-
-    Static inputs, which the graph reads at each replay, are made outside; write to them with `copy_`. Entering
-    raises what `CUDAGraph.capture_begin` does; leaving raises RuntimeError where something was tried that no
-    graph can hold.
+        check_input_liveness: As in `CUDAGraph.capture_begin`.
+        enable_annotations: Not supported.
 
     Raises:
-        NotImplementedError: For an argument that is not supported.
-        TypeError: If the value is not a CUDAGraph, no Stream.
+        NotImplementedError: If an argument is not supported.
+        TypeError: If `cuda_graph` is not a CUDAGraph, or `stream` is not a Stream.
     """
 
     if not TYPE_CHECKING:  # a checker should find misspelt names

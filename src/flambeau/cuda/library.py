@@ -1,4 +1,4 @@
-"""`torch.cuda.cudart()`: what programs call of the CUDA runtime library, under its names and with its error codes."""
+"""`torch.cuda.cudart()`: some functions of the CUDA runtime library, under its names and with its error codes."""
 
 # ruff: noqa: N802, N815 (CUDA's own names)
 
@@ -54,14 +54,14 @@ class _Runtime:
         return context.driver.mem_info(context.driver_index)
 
     def cudaStreamCreate(self, ptr: int) -> int:
-        """Make a stream of the current device that waits for no other; its cudaStream_t is written to `ptr`."""
+        """Create a nonblocking stream of the current device and write its cudaStream_t to `ptr`."""
         context = current.context_at(current.local.device)
         stream = context.driver.stream_create(context.driver_index, 0)
         ctypes.c_uint64.from_address(ptr).value = context.driver.stream_native(stream)
         return cudaError.success
 
     def cudaStreamDestroy(self, ptr: int) -> int:
-        """Give back a stream of the current device that `cudaStreamCreate` made, by its cudaStream_t."""
+        """Destroy a stream of the current device that `cudaStreamCreate` created."""
         context = current.context_at(current.local.device)
         context.driver.stream_destroy(context.driver.stream_adopt(context.driver_index, ptr))
         return cudaError.success
@@ -87,20 +87,21 @@ def cudart() -> _Runtime:
 
 
 class CudaError(RuntimeError):
-    """A call of the CUDA runtime gave an error code."""
+    """A call of the CUDA runtime returned an error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"{_runtime.cudaGetErrorString(code)} ({code})")
 
 
 class DeferredCudaCallError(Exception):
-    """PyTorch's error for a call from before CUDA was initialized, which failed when it was; here it is never raised.
+    """PyTorch's error for a call that was deferred until CUDA was initialized, and failed then. It is never raised
+    here.
 
-    Such calls initialize CUDA here, and raise what they raise themselves.
+    Such calls initialize CUDA here and raise their own errors.
     """
 
 
 def check_error(res: int) -> None:
-    """Raise CudaError if a call of the CUDA runtime gave another code than success."""
+    """Raise CudaError unless a CUDA runtime call has returned success."""
     if res != cudaError.success:
         raise CudaError(res)

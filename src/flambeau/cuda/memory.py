@@ -1,8 +1,10 @@
-"""`torch.cuda.memory`: figures of the caching allocator, and what a program may ask of it.
+"""`torch.cuda.memory`: statistics and settings of the caching allocator.
 
-`device` is a torch.device, an int or a str; None, the default, is the current device. Sizes are in bytes. Whatever
-takes a device raises RuntimeError: there is no such device (ValueError: it is not a CUDA device).
-Before CUDA is initialized, and without a GPU, every figure is 0.
+`device` is a torch.device, an int or a str; None, the default, is the current device. Sizes are in bytes. Functions
+with
+a device raise RuntimeError if it does not exist, or ValueError if it is not a CUDA device.
+
+Before CUDA is initialized, and without a GPU, every statistic is 0.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def max_memory_allocated(device: Any = None) -> int:
 
 
 def memory_reserved(device: Any = None) -> int:
-    """Return bytes that the caching allocator holds of the device's memory now.
+    """Return the bytes of device memory that the caching allocator holds now.
 
     Raises:
         RuntimeError: If there is no such device.
@@ -82,7 +84,7 @@ def memory_reserved(device: Any = None) -> int:
 
 
 def max_memory_reserved(device: Any = None) -> int:
-    """Return the most bytes that the caching allocator held, since the start or the last reset_peak_memory_stats.
+    """Return the maximum of `memory_reserved` since the start or the last reset_peak_memory_stats.
 
     Raises:
         RuntimeError: If there is no such device.
@@ -91,13 +93,13 @@ def max_memory_reserved(device: Any = None) -> int:
 
 
 def memory_cached(device: Any = None) -> int:
-    """Deprecated, with a FutureWarning; as `memory_reserved`."""
+    """Call `memory_reserved`, with a FutureWarning. Deprecated."""
     _warn_renamed("memory_cached", "memory_reserved")
     return memory_reserved(device)
 
 
 def max_memory_cached(device: Any = None) -> int:
-    """Deprecated, with a FutureWarning; as `max_memory_reserved`."""
+    """Call `max_memory_reserved`, with a FutureWarning. Deprecated."""
     _warn_renamed("max_memory_cached", "max_memory_reserved")
     return max_memory_reserved(device)
 
@@ -203,9 +205,9 @@ def reset_max_memory_cached(device: Any = None) -> None:
 
 
 def empty_cache() -> None:
-    """Give cached memory that nothing occupies back to every device. What tensors occupy stays.
+    """Release all free cached memory to the devices. Memory of tensors is not affected.
 
-    While a CUDA graph is captured nothing can go back: then it does nothing.
+    While a CUDA graph is captured this does nothing.
     """
     if system.is_initialized():
         for index in range(system.device_count()):
@@ -213,9 +215,10 @@ def empty_cache() -> None:
 
 
 def ipc_collect() -> None:
-    """Give back CUDA memory that other processes have released: what they received of it, this process's own included.
+    """Release CUDA memory that other processes have finished with.
 
-    Memory of tensors that were sent and are freed here is kept until then; that it is looked after, too, whenever a
+    Memory of tensors that were sent and are freed here stays allocated until then. The allocator also checks it
+    whenever a
     tensor is sent or received, or memory runs out.
     """
     system.init()
@@ -233,7 +236,7 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 
 
 def device_memory_used(device: Any = None) -> int:
-    """Return bytes of the device's memory in use, by whatever process, as nvidia-smi shows them. Initializes CUDA.
+    """Return the bytes of the device's memory that all processes use, as nvidia-smi shows them. Initializes CUDA.
 
     Raises:
         RuntimeError: If there is no such device.
@@ -243,11 +246,11 @@ def device_memory_used(device: Any = None) -> int:
 
 
 def list_gpu_processes(device: Any = None) -> str:
-    """Return the processes that use a device, and how many MiB of its memory each has. Initializes CUDA.
+    """Return text with the processes that use a device and their memory in MiB. Initializes CUDA.
 
     Raises:
         RuntimeError: If there is no such device.
-        NotSupportedError: If the driver does not tell.
+        NotSupportedError: If the driver cannot list processes.
     """
     index = _index(device)
     context = current.context_at(index)
@@ -286,7 +289,7 @@ def get_per_process_memory_fraction(device: Any = None) -> float:
 
 
 def get_allocator_backend() -> str:
-    """ "native": the caching allocator; "pluggable": one that `change_current_allocator` put in its place."""
+    """Return "native" for the caching allocator, "pluggable" after `change_current_allocator`."""
     replaced = system.is_initialized() and _allocator(None).source.__class__ is not DriverMemory
     return "pluggable" if replaced else "native"
 
@@ -326,12 +329,14 @@ def reset_peak_host_memory_stats() -> None:
 
 
 def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -> int:
-    """Return the address of `size` bytes of the caching allocator, on a stream (default: the current one).
+    """Allocate `size` bytes of the caching allocator on a stream (default: the current one) and return their address.
 
-    `caching_allocator_delete` gives them back.
+    `caching_allocator_delete` frees them.
 
-    Raises TypeError: the size is not an int, or the stream neither a Stream nor an int; RuntimeError: no such
-    device; OutOfMemoryError: a negative size too, as in PyTorch, which takes it for a huge one.
+    Raises:
+        TypeError: If the size is not an int, or the stream is neither a Stream nor an int.
+        RuntimeError: If the device does not exist.
+        OutOfMemoryError: If the memory is exhausted, or the size is negative, as in PyTorch.
     """
     size = operator.index(size)
     size = size if size >= 0 else 1 << 63
@@ -349,7 +354,7 @@ def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -
 
 
 def caching_allocator_delete(mem_ptr: int) -> None:
-    """Give back what `caching_allocator_alloc` returned.
+    """Free memory that `caching_allocator_alloc` returned.
 
     Raises:
         RuntimeError: If it did not return this address.
@@ -361,10 +366,10 @@ def caching_allocator_delete(mem_ptr: int) -> None:
 
 
 def caching_allocator_enable(value: bool = True) -> None:
-    """Keep freed memory, or give each block back to the device as it is freed. Initializes CUDA.
+    """Enable or disable caching: when disabled, each block returns to the device as it is freed. Initializes CUDA.
 
     Raises:
-        RuntimeError: If there is not a GPU.
+        RuntimeError: If there is no GPU.
     """
     for context in system.contexts():
         cast(CachingAllocator, context.allocator).set_caching(bool(value))
@@ -386,18 +391,18 @@ def caching_allocator_disabled() -> Iterator[None]:
 
 
 class CUDAPluggableAllocator:
-    """A source of memory to put in the place of the caching allocator, or under a MemPool.
+    """A source of memory that can replace the caching allocator, or serve a MemPool.
 
     Args:
-        path_to_so_file: a shared library (real GPUs only), or any object with `allocate` and `free`: see
+        path_to_so_file: A shared library (real GPUs only), or an object with `allocate` and `free`: see
             `flambeau.runtime.memory.resources`, whose Limited, Logged, Counted and Failing wrap another.
-        alloc_fn_name: of the library's `void* f(ssize_t size, int device, cudaStream_t stream)`.
-        free_fn_name: of its `void f(void* ptr, ssize_t size, int device, cudaStream_t stream)`.
+        alloc_fn_name: Name of its `void* f(ssize_t size, int device, cudaStream_t stream)`.
+        free_fn_name: Name of its `void f(void* ptr, ssize_t size, int device, cudaStream_t stream)`.
 
     Raises:
-        OSError: If there is no such library.
-        AttributeError: If it has no such function.
-        TypeError: If the object lacks them.
+        OSError: If the library does not exist.
+        AttributeError: If it lacks a function.
+        TypeError: If the object lacks `allocate` or `free`.
     """
 
     def __init__(self, path_to_so_file: Any, alloc_fn_name: str = "", free_fn_name: str = "") -> None:
@@ -412,9 +417,10 @@ class CUDAPluggableAllocator:
 
 
 def change_current_allocator(allocator: CUDAPluggableAllocator) -> None:
-    """Ask `allocator` for the memory of each tensor from now on, on all devices. Initializes CUDA.
+    """Use `allocator` for the memory of all tensors from now on, on all devices. Initializes CUDA.
 
-    Raises RuntimeError, with nothing changed: memory was allocated already.
+    Raises:
+        RuntimeError: If memory was allocated already; nothing has changed then.
     """
     found = [cast(CachingAllocator, context.allocator) for context in system.contexts()]
     if any(one.num_device_alloc for one in found):
@@ -427,18 +433,21 @@ def change_current_allocator(allocator: CUDAPluggableAllocator) -> None:
 
 
 def _record_memory_history(enabled: Any = "all", *args: Any, **kwargs: Any) -> None:
-    """Note who asks for memory, and when, from now on, on all devices. `enabled=None` ends it.
+    """Record call sites and times of allocations from now on, on all devices. `enabled=None` stops recording.
+
+    A short history without stacks is always stored.
 
     Args:
         enabled: "all" (default: live memory, and a history of all requests), "state" (live memory only), None.
-        context: whose stacks are kept: "all" (default), "alloc", "state" (not who frees), None.
-        stacks: "all" (default) or "python", which are the same: Flambeau has Python's frames alone.
-        max_entries: how many events the history keeps (default: all).
-        clear_history: forget what was recorded before.
-        global_record_annotations: ranges (`record_function`) of all threads are kept, not of the calling one alone.
-        skip_actions: kinds of events that snapshots leave out.
+        context: Events whose stacks are stored: "all" (default), "alloc", "state" (all except frees), None.
+        stacks: "all" (default) or "python", which are equal: Flambeau has only Python frames.
+        max_entries: Number of events in the history (default: all).
+        clear_history: Drop earlier events.
+        global_record_annotations: Store ranges (`record_function`) of all threads, not only of the calling one.
+        skip_actions: Kinds of events that snapshots omit.
 
-    A short history without stacks is kept always. Raises RuntimeError for a value that is none of these.
+    Raises:
+        RuntimeError: If a value is unknown.
     """
     if isinstance(enabled, bool):
         _record_as_before(enabled, *args, **kwargs)
@@ -532,9 +541,11 @@ def _allocation_traceback(data_ptr: int) -> list[dict[str, Any]] | None:
 
 
 def _set_allocator_settings(env: str) -> None:
-    """Change the settings of the allocators, as PYTORCH_ALLOC_CONF gives them.
+    """Change the settings of the allocators; `env` has the format of PYTORCH_ALLOC_CONF.
 
-    Raises TypeError if the value is not a str, or ValueError for a malformed one.
+    Raises:
+        TypeError: If the value is not a str.
+        ValueError: If it is malformed.
     """
     if not isinstance(env, str):
         raise TypeError(f"_set_allocator_settings(): argument 'env' must be str, not {type(env).__name__}")

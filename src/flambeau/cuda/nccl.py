@@ -1,9 +1,9 @@
-"""torch.cuda.nccl: collectives over several GPUs of one process, and of several where each brings its communicator.
+"""torch.cuda.nccl: collectives over several GPUs of one process, or of several processes with communicators.
 
-Each call queues one part per tensor, on the current stream of the tensor's device or on the stream given for it,
-and returns: what the tensors' streams were given before comes first, and what other streams do with the tensors
-is ordered by events, as usual. On real GPUs NCCL does it (`pip install 'flambeau[nccl]'`), on virtual ones the
-simulated links do. Complex numbers are summed as pairs; PyTorch refuses them.
+Each call enqueues one contribution per tensor, on the current stream of the tensor's device or on the stream in
+`streams`, and returns. It is ordered after the earlier work of these streams; other streams need events, as usual. NCCL
+runs it on real GPUs (`pip install 'flambeau[nccl]'`), the simulated links on virtual ones. Complex numbers are summed
+as pairs; PyTorch refuses them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FOLLOWED = (2, 28, 9)
 
 
 def version() -> tuple[int, ...]:
-    """Return (major, minor, patch) of NCCL. Virtual GPUs answer with that of the one whose rules they follow."""
+    """Return (major, minor, patch) of NCCL. Virtual GPUs return the version whose rules they follow."""
     if system.is_virtual():
         return _FOLLOWED
     number = nccl_version()
@@ -52,7 +52,7 @@ def is_available(tensors: Sequence[Tensor]) -> bool:
 
 
 def unique_id() -> bytes:
-    """Return 128 bytes by which members of a communicator find each other, wherever they are: for `init_rank`."""
+    """Return the 128 bytes by which members of a communicator find each other, for `init_rank`."""
     system.init()
     return current.context_at(current.local.device).driver.comm_id()
 
@@ -74,12 +74,12 @@ class Communicator:
 
 
 def init_rank(num_ranks: int, uid: bytes, rank: int) -> Communicator:
-    """Join the current device to the communicator `uid` as one of `num_ranks` members; returns when all have joined.
+    """Join the current device to the communicator `uid` as one of `num_ranks` members. Returns when all have joined.
 
     Each other member joins in another thread or process.
 
     Raises:
-        RuntimeError: For a rank that is none, or taken.
+        RuntimeError: If the rank is invalid or taken.
     """
     system.init()
     context = current.context_at(current.local.device)
@@ -127,8 +127,7 @@ def reduce(
     """Reduce like `all_reduce`, into one output on the GPU of `inputs[root]`; by default that input.
 
     Raises:
-        ValueError: If `output` and its deprecated name `outputs` (a list, with a FutureWarning) are
-            both given.
+        ValueError: If both `output` and its deprecated name `outputs` (a list, with a FutureWarning) are present.
     """
     _check_sequences(inputs)
     if outputs is not None and output is not None:
@@ -187,9 +186,10 @@ def reduce_scatter(
     streams: Sequence[Any] | None = None,
     comms: Sequence[Communicator] | None = None,
 ) -> None:
-    """Output i becomes the i-th part of what `all_reduce` would give. The outputs together have an input's elements.
+    """Write the i-th part of the result of `all_reduce` to output i. All outputs together have as many elements as an
+    input.
 
-    Arguments and errors as of `all_reduce`.
+    Arguments and errors are those of `all_reduce`.
     """
     _check_sequences(inputs, outputs)
     _check_pairs(inputs, outputs, scattered=_size(inputs, comms))
@@ -242,7 +242,7 @@ def _check_sequences(*given: Any) -> None:
 
 
 def _check(inputs: Sequence[Tensor]) -> None:
-    """Inputs of one collective must fit each other."""
+    """Raise RuntimeError unless the inputs of a collective match."""
     if not inputs:
         _wrong("input sequence can't be empty")
     first = inputs[0]

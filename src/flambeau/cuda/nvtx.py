@@ -17,7 +17,7 @@ explain_absent_names(globals(), "torch.cuda.nvtx")
 
 
 def range_push(msg: str) -> int:
-    """Begin a range on this thread's stack; its depth, from 0.
+    """Begin a range on this thread's stack and return its depth, from 0.
 
     Args:
         msg: ASCII message to associate with the range.
@@ -34,7 +34,7 @@ def range_pop() -> int:
 
 
 def range_start(msg: str) -> int:
-    """Begin a range that may end in another thread; its handle.
+    """Begin a range that may end in another thread and return its handle.
 
     Raises:
         TypeError: If `msg` is not a str.
@@ -43,7 +43,7 @@ def range_start(msg: str) -> int:
 
 
 def range_end(range_id: int) -> None:
-    """End the range of that handle; nothing if there is none.
+    """End the range of a handle. Does nothing if there is none.
 
     Raises:
         TypeError: If it is not an int.

@@ -27,7 +27,7 @@ def stop() -> None:
 
 @contextmanager
 def profile() -> Iterator[None]:
-    """Record what is inside."""
+    """Return a context manager inside which profiling tools record."""
     start()
     try:
         yield

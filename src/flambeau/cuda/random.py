@@ -22,7 +22,7 @@ explain_absent_names(globals(), "torch.cuda.random")
 
 
 def _default(where: Any) -> Generator:
-    """Return the default generator of a CUDA device given as device, string or index; initializes CUDA."""
+    """Return the default generator of a CUDA device: a device, string or index. Initializes CUDA."""
     wanted = device("cuda", where) if isinstance(where, int) else device(where)
     if wanted.type != "cuda":
         raise ValueError(f"Expected a cuda device, but got: {wanted}")
@@ -94,7 +94,7 @@ def seed() -> None:
 
 
 def seed_all() -> None:
-    """Seed the generators of all GPUs from the operating system's entropy, all alike."""
+    """Seed the generators of all GPUs with one seed from the operating system."""
     generator.seed_all_cuda(Generator().seed())
 
 

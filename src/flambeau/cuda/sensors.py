@@ -1,7 +1,7 @@
-"""`torch.cuda`'s functions on what a GPU does and how warm it is: NVML's, of real GPUs.
+"""`torch.cuda`'s sensors of real GPUs (utilization, temperature, power), read by NVML.
 
-`device` is a torch.device, int or str; None is the current device. RuntimeError: there is no such device.
-NotSupportedError: it is a virtual GPU, or NVML cannot be loaded.
+`device` is a torch.device, int or str; None is the current device. Functions raise RuntimeError if the device does not
+exist, and NotSupportedError on virtual GPUs or if NVML cannot be loaded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ __all__ = ["clock_rate", "memory_usage", "power_draw", "temperature", "utilizati
 
 
 def utilization(device: Any = None) -> int:
-    """Return percent of the last sample period (1/6 to 1 s) in which a kernel ran on the device, as nvidia-smi says.
+    """Return the percentage of the last sample period (1/6 to 1 s) in which a kernel ran on the device, like
+    nvidia-smi.
 
     Raises:
         NotSupportedError: On virtual GPUs, which have no sensors.
@@ -25,7 +26,7 @@ def utilization(device: Any = None) -> int:
 
 
 def memory_usage(device: Any = None) -> int:
-    """Return percent of the last sample period in which the device's memory was read or written, as nvidia-smi says.
+    """Return the percentage of the last sample period in which the device's memory was accessed, like nvidia-smi.
 
     Raises:
         NotSupportedError: On virtual GPUs, which have no sensors.
@@ -43,7 +44,7 @@ def temperature(device: Any = None) -> int:
 
 
 def power_draw(device: Any = None) -> int:
-    """Return what the device draws, in milliwatts.
+    """Return the power that the device draws, in milliwatts.
 
     Raises:
         NotSupportedError: On virtual GPUs, which have no sensors.

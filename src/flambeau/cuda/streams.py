@@ -19,25 +19,25 @@ __all__ = [
 
 
 def stream(stream: Stream | None) -> Stream | StreamContext:
-    """Return a context manager that selects a stream, and its device with it; None makes it a no-op.
+    """Return a context manager that selects a stream and its device; for None it does nothing.
 
-    A Stream is that context manager itself, so that the guard costs no object.
+    It is the Stream itself, so no object is created.
 
     Raises:
-        RuntimeError: If it is of a machine that is closed.
+        RuntimeError: If the stream belongs to a closed machine.
     """
     return stream if stream.__class__ is Stream else StreamContext(stream)  # type: ignore[return-value]
 
 
 class ExternalStream(Stream):
-    """A stream that another library made, and keeps alive for as long as it is used here.
+    """A stream that another library created, and keeps alive while it is used here.
 
     Args:
-        stream_ptr: its native value, a cudaStream_t as an int.
-        device: as of a Stream.
+        stream_ptr: Its native value, a cudaStream_t as an int.
+        device: As for a Stream.
 
     Raises:
-        NotSupportedError: If virtual GPUs know their own streams only.
+        NotSupportedError: On virtual GPUs, if the stream is not one of theirs.
     """
 
     __slots__ = ()
@@ -49,9 +49,7 @@ class ExternalStream(Stream):
 
 
 def get_stream_from_external(data_ptr: int, device: Any = None) -> Stream:
-    """Return the Stream of a native stream (a cudaStream_t as an int) that another library made. As
-    `ExternalStream`.
-    """
+    """Return the Stream of a native stream (a cudaStream_t as an int) of another library. See `ExternalStream`."""
     return Stream(device, stream_ptr=data_ptr)
 
 

@@ -55,11 +55,11 @@ class Generator:
         __getattr__ = lacks
 
     def manual_seed(self, seed: int) -> Generator:
-        """Restart the generator from `seed` (64 bits; negative values wrap). During a graph capture the seed cannot
-        change.
+        """Restart the generator from `seed` (64 bits; negative values wrap). The seed cannot change during a graph
+        capture.
 
         Raises:
-            RuntimeError: If the value is not an int, another seed in a capture.
+            RuntimeError: If the value is not an int, or it is another seed during a capture.
             ValueError: If the seed has more than 64 bits.
         """
         if not isinstance(seed, int | np.integer) or isinstance(seed, bool):
@@ -132,12 +132,12 @@ class Generator:
         return _of_state(self.device, self.philox)
 
     def graphsafe_set_state(self, state: Generator) -> None:
-        """Share the state of another generator from now on; also in the capture of a graph; CUDA generators.
+        """Share the state of another CUDA generator from now on, also during a graph capture.
 
         Raises:
-            TypeError: If the value is not a generator.
-            NotImplementedError: For the CPU's.
-            RuntimeError: For to be given the CPU's state.
+            TypeError: If the argument is not a generator.
+            NotImplementedError: If this is a generator of the CPU.
+            RuntimeError: If the argument is a generator of the CPU.
         """
         if not isinstance(state, Generator):
             raise TypeError(f"expected a Generator, but got {type(state).__name__}")
@@ -180,10 +180,10 @@ class Generator:
             return struct.pack("<Qq", philox.seed, philox.offset if draws is None else draws.offset(philox))
 
     def load_state_bytes(self, state: bytes) -> None:
-        """Set the state; of a CUDA generator also from a seed's 8 bytes alone. In a capture see `state_bytes`.
+        """Set the state. A CUDA generator also accepts the 8 bytes of a seed. In a capture see `state_bytes`.
 
         Raises:
-            RuntimeError: For any other size, another seed in a capture.
+            RuntimeError: If the size is wrong, or the seed differs during a capture.
         """
         wanted = 16 if self.engine is None else _CPU_STATE.size
         if self.engine is None and len(state) == 8:

@@ -24,7 +24,7 @@ class Storages:
         self._kinds: dict[int, StorageKind] = {}
 
     def describe(self, face: Face) -> tuple[Any, ...]:
-        """Return what stands in the pickle for a storage: its class, key, place and number of elements."""
+        """Return the persistent id of a storage in the pickle: its class, key, device and number of elements."""
         storage = face._row.memory
         kind = STORAGES[face.dtype] if isinstance(face, TypedStorage) else BYTES
         if storage.ptr and self._kinds.setdefault(storage.ptr, kind) is not kind:

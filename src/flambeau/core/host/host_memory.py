@@ -94,7 +94,7 @@ def _left_of_groups(system: Folder) -> int | None:
 
 
 def _groups(top: str, path: str) -> list[str]:
-    """Return the folders of a group and of those above it. In a container its path may name nothing."""
+    """Return the folders of a control group and of its parents. Inside a container the group's path may not exist."""
     parts = [part for part in path.split("/") if part]
     return [top, *["/".join([top, *parts[:n]]) for n in range(len(parts), 0, -1)]]
 

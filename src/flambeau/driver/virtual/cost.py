@@ -139,7 +139,7 @@ def bytes_ns(nbytes: int, rate: float) -> int:
 def staged_out_ns(nbytes: int, links: Links) -> int:
     """Return the nanoseconds of a copy to pageable memory.
 
-    The host empties the staging buffer while the engine fills it again, but for the first piece.
+    Except for the first piece, the host empties the staging buffer while the engine fills it again.
     """
     first = bytes_ns(min(nbytes, _STAGING_BUFFER), links.host_copy)
     return bytes_ns(nbytes, links.pageable_out) + first

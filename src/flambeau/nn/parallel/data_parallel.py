@@ -1,4 +1,4 @@
-"""`DataParallel`: a module that computes the parts of a batch on several GPUs at once, from one process."""
+"""`DataParallel`: a module that computes the parts of a batch on several GPUs in parallel, from one process."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Mail:
         self.words.append(Word())
 
     def empty(self) -> None:
-        """Record a take of this thread."""
+        """Record that this thread has taken an item."""
         self.takes.step(_EMPTIED)
         self.asked.change()
         word = self.words.popleft() if self.words else None

@@ -37,10 +37,10 @@ TF32_SINCE = (8, 0)
 
 
 def mismatch(a: Meta, b: Meta) -> str:
-    """Return PyTorch's text for matrices, or batches of them, that do not fit.
+    """Return PyTorch's error text for matrices, or batches of matrices, whose inner sizes differ.
 
     Raises:
-        RuntimeError: For batches that do not.
+        RuntimeError: If the batch sizes differ.
     """
     *_, n, p = b.shape
     if b.ndim == 2:

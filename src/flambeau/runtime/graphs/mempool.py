@@ -24,13 +24,13 @@ _alive: weakref.WeakValueDictionary[PoolId, MemPool] = weakref.WeakValueDictiona
 class MemPool:
     """A separate memory pool: allocations inside `use_mem_pool` come only from its segments.
 
-    Args:
-        allocator: a resource (see `flambeau.runtime.memory.resources`) that its segments come from; None: the device's.
-        use_on_oom: its free blocks also serve others, on the same stream, where nothing else is left.
-        no_split: each block is a separate segment.
+    Its segments are released when the MemPool is deleted and they are free; `empty_cache` does not release them
+    earlier.
 
-    Its segments are released when the MemPool is deleted and they are free; `empty_cache` leaves them while it
-    lives.
+    Args:
+        allocator: A resource (see `flambeau.runtime.memory.resources`) that allocates its segments; None: the device's.
+        use_on_oom: Let other allocations of the same stream use its free blocks when memory is exhausted.
+        no_split: Make each block a separate segment.
 
     Raises:
         TypeError: If `allocator` is not a resource.

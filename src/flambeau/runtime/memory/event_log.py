@@ -60,7 +60,9 @@ class EventLog:
         self.entries.append(entry if self.recording is None else (entry, *self.recording.notes()))
 
     def settle(self) -> None:
-        """Make up the figures and the history: what a finalizer writes in the middle of that, the next time."""
+        """Update the statistics and the history. Entries that a finalizer writes during the update are left for the
+        next one.
+        """
         with self._turn:
             if self._settling:
                 return
@@ -77,7 +79,7 @@ class EventLog:
                 self._settling = False
 
     def allocated_bytes(self) -> int:
-        """Return bytes of the blocks that are handed out, rounded as they are."""
+        """Return the bytes of allocated blocks, in rounded sizes."""
         with self._turn:
             count = len(self.entries)
             if count > self._summed:  # computing all statistics would take longer
@@ -86,12 +88,12 @@ class EventLog:
             return self._ledger.current[ALL][ALLOCATED_BYTES] + self._added
 
     def ledger(self) -> Ledger:
-        """Return the figures, made up to now."""
+        """Return the statistics, after an update."""
         self.settle()
         return self._ledger
 
     def history(self) -> Columns:
-        """Return what happened, the latest last, as far back as it is kept."""
+        """Return the stored events, the latest last."""
         with self._turn:
             self.settle()
             return self._history.read()

@@ -39,7 +39,12 @@ class Gap(Block):
 
 
 class Range:
-    """`nbytes` reserved addresses, made for a pool, from `ptr` on. `first` heads its chain; `gaps` by address."""
+    """A reserved range of `nbytes` addresses from `ptr` on, for one pool.
+
+    Attributes:
+        first: The first block of its chain.
+        gaps: Address -> part without memory.
+    """
 
     __slots__ = ("first", "gaps", "nbytes", "page", "pool", "ptr")
 
@@ -58,7 +63,7 @@ class Range:
 
 
 class Ranges:
-    """The ranges of one device's allocator. Not locked: the allocator sees to that."""
+    """The ranges of one device's allocator. Not thread-safe; the allocator holds its lock."""
 
     def __init__(
         self, driver: Driver, index: int, account: Account, follows: Callable[[Pool, Pool], bool]
@@ -135,7 +140,7 @@ class Ranges:
 
     # -- shrinking ------------------------------------------------------------------------------------
     def shrink(self, pools: Container[Pool]) -> None:
-        """Give back the whole pages of the free blocks of these pools; the addresses of ranges that are empty, too."""
+        """Release the whole pages of the free blocks of these pools, and the addresses of empty ranges."""
         for held in list(self._ranges):
             for run in list(_free_runs(held, pools)):
                 self._empty(held, run)
@@ -164,7 +169,7 @@ class Ranges:
 
     # -- reports --------------------------------------------------------------------------------------
     def owns(self, ptr: int) -> bool:
-        """Return True if an address lies in a range."""
+        """Return True if an address is in a range."""
         return any(held.ptr <= ptr < held.ptr + held.nbytes for held in self._ranges)
 
     def runs(self) -> Iterator[list[Block]]:

@@ -84,8 +84,10 @@ def _apart(entries: Sequence[Entry]) -> tuple[bytes, list[tuple[Any, ...]] | Non
 class Batch:
     """A sequence of log entries as NumPy arrays.
 
-    numbers: one row an entry, read-only. events: how many of them histories show. notes: the columns of what they
-    say beyond; None: no entry says anything.
+    Attributes:
+        numbers: One row for each entry, read-only.
+        events: Number of entries that the history shows.
+        notes: Columns of additional data of the entries; None if there are none.
     """
 
     __slots__ = ("events", "notes", "numbers")

@@ -58,7 +58,7 @@ class SavedTensor:
         return node if self.node is None and self.index >= 0 else self.node
 
     def unpack_detached(self, node: Node | None) -> Tensor:
-        """Return the saved tensor without its history."""
+        """Return the saved tensor, detached from the autograd graph."""
         if self.counter.version != self.version:
             raise RuntimeError(_describe_change(self, self.source(node), self.index))
         if is_pending(self.memory):
