@@ -94,7 +94,7 @@ python -m bench.accuracy page                     # simulates the workloads and 
 ## What is not modelled
 
 - The workspaces of cuDNN, and temporary memory of split reductions, sorts and scans. Peak memory
-  of convolutions, recurrent layers and attention is therefore too small.
+  of convolutions and recurrent layers is therefore too small.
 - Algorithms that cuDNN chooses by shape: persistent recurrent layers, Winograd's convolutions.
 - Clocks that fall under load, and contention of other processes.
 - Profiles other than `h100`: they scale its figures by their rates, clocks and multiprocessors and

@@ -117,6 +117,7 @@ class Kernel(Record):
         touches: The operand of which a launch touches only the elements that other operands select; None if
             it touches all of every operand.
         work: What a launch does on a device, for simulated times.
+        workspace: Bytes of each block that PyTorch's kernel allocates while it runs. Virtual GPUs do so as well.
         fast: The implementation that the CPU and virtual GPUs run in place of `host`; None if they run `host`.
     """
 
@@ -129,6 +130,7 @@ class Kernel(Record):
     draws: bool = False
     touches: Callable[[Launch], Touches | None] = lambda launch: None
     work: Callable[[Launch], Work] = lambda launch: stream_work(launch)
+    workspace: Callable[[Launch], tuple[int, ...]] = lambda launch: ()
     fast: HostRoutine | None = None
 
 
@@ -526,11 +528,12 @@ def line_share(meta: Meta) -> float:
 class Executable:
     """A loaded launch. Each driver subclasses it with what the driver prepared."""
 
-    __slots__ = ("index", "launch")
+    __slots__ = ("index", "launch", "workspace")
 
     def __init__(self, launch: Launch, index: int) -> None:
         self.launch = launch
         self.index = index
+        self.workspace: tuple[int, ...] = ()  # bytes of blocks that the caller allocates for each launch
 
 
 Dtype = dtype  # an alias for classes that have a field called dtype

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -85,6 +86,8 @@ class CallPlan:
         self.index = context.index
         self.allocate = context.allocator.allocate if exe is None else context.allocator.allocate_output
         self.launch = _launch_nothing if exe is None else _launcher(context.driver, exe)
+        if exe is not None and exe.workspace:
+            self.launch = partial(_launch_with_workspace, self.launch, context, exe.workspace)
         self.executable = exe
         self.outputs = signature.outputs
         self.output, *more = signature.outputs
@@ -546,6 +549,22 @@ def _launcher(driver: Driver, exe: Executable) -> Launcher:
         driver.stream_sync(stream)
 
     return launch_and_wait
+
+
+def _launch_with_workspace(
+    launch: Launcher,
+    context: Context,
+    sizes: Sequence[int],
+    ptrs: Sequence[int],
+    scalars: Sequence[Any],
+    stream: int,
+) -> None:
+    """Launch while blocks of the current stream are allocated, as PyTorch's kernel does."""
+    allocator, current_stream = context.allocator, current.local.streams[context.index]
+    with ExitStack() as blocks:
+        for nbytes in sizes:
+            blocks.callback(allocator.free, allocator.allocate(nbytes, current_stream))
+        launch(ptrs, scalars, stream)
 
 
 def launch_sleep(kernel: Kernel, where: device, cycles: int) -> None:

@@ -72,6 +72,7 @@ class VirtualExecutable(Executable):
         # integers may be indices that are out of range
         self.may_fail = any(m.dtype.category == INTEGRAL for m in inputs)
         self.cycles = launch.kernel.cycles
+        self.workspace = launch.kernel.workspace(launch)
         self.host_ns = host.of_launch(self.name, len(self.spans))
         self.sms, self.work = 1, 0
         if self.cycles is None:

@@ -58,6 +58,7 @@ def foreach(
     options: Sequence[Any] = ((),),
     flag: bool = False,
     positive: Callable[[Any], tuple[int, ...]] = lambda options: (),
+    workspace: Callable[[Launch], tuple[int, ...]] = lambda launch: (),
 ) -> Foreach:
     """Define an operator over lists.
 
@@ -66,6 +67,7 @@ def foreach(
         scalars: Sample scalars.
         positive: Lists without negative numbers in samples.
         options: Sample options.
+        workspace: See `Kernel.workspace`.
     """
 
     def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -108,7 +110,13 @@ def foreach(
 
     form = Lists(lambda launch: launch.params[0], text, lambda launch: computed_dtype(launch).name, flag)
     kernel = Kernel(
-        name, host, flops, cuda=form, work=element_work.many_tensors, fast=HostRoutine("foreach:foreach")
+        name,
+        host,
+        flops,
+        cuda=form,
+        work=element_work.many_tensors,
+        workspace=workspace,
+        fast=HostRoutine("foreach:foreach"),
     )
     record = Foreach(
         name, rule, kernel, FLOATS, samples,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from flambeau.ops.multi_tensor.foreach import Foreach, foreach
 from flambeau.ops.op import note
+from flambeau.ops.work import workspaces
 
 X = Sequence[Any]
 
@@ -91,7 +92,7 @@ def _adam(f: Any, o: AdamOptions, x: X, s: X) -> X:
 adam = foreach(
     "_adam", _adam, lambda o: 5 if o.amsgrad else 4, lambda o: (0.1, 0.9, 0.99, 1e-8, 0.05, 0.19, 0.14),
     changed=lambda o: _all_but_gradients(5 if o.amsgrad else 4), positive=lambda o: (3, 4),
-    options=(
+    workspace=workspaces.one_list, options=(
         AdamOptions(False, False, False, False), AdamOptions(False, True, False, True),
         AdamOptions(True, True, True, False),
     ),

@@ -20,7 +20,7 @@ from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, de
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATS, NUMBERS
 from flambeau.ops.pointwise.pointwise import pointwise
-from flambeau.ops.work import row_work
+from flambeau.ops.work import row_work, workspaces
 
 Array = np.ndarray[Any, Any]
 
@@ -238,7 +238,12 @@ nll_loss = define(
         "nll_loss",
         _nll_rule,
         Kernel(
-            "nll_loss", _nll_host, _flops, cuda=Routine("nn.losses:nll_loss"), work=row_work.labelled_loss
+            "nll_loss",
+            _nll_host,
+            _flops,
+            cuda=Routine("nn.losses:nll_loss"),
+            work=row_work.labelled_loss,
+            workspace=workspaces.one_number,
         ),
         FLOATS,
         _nll_samples,

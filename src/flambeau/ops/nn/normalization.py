@@ -22,7 +22,7 @@ from flambeau.ops.nn import normalization_gradients as gradients
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, note, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATS, wide
-from flambeau.ops.work import row_work
+from flambeau.ops.work import row_work, workspaces
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]
@@ -169,6 +169,7 @@ layer_norm = define(
             _rows_host(_standardize),
             _flops,
             cuda=Routine("nn.normalizing:layer_norm"),
+            workspace=workspaces.moments_of_rows,
             work=row_work.norm_of_rows,
             fast=HostRoutine("normalization:layer_norm", ulps=16),
         ),
@@ -257,6 +258,7 @@ group_norm = define(
             _group_host,
             _flops,
             cuda=Routine("nn.normalizing:group_norm"),
+            workspace=workspaces.moments_of_groups,
             work=row_work.norm_of_groups,
             fast=HostRoutine("normalization:group_norm", ulps=16),
         ),

@@ -1,0 +1,48 @@
+"""Memory that PyTorch's kernels take while they run: peaks equal those of an H100 in these families."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import flambeau as torch
+from bench.accuracy.__main__ import FAMILIES, simulate
+
+FOLDER = Path(__file__).parents[2] / "bench/results/accuracy"
+KINDS = {
+    "rows": ("layer_norm",),
+    "image": ("group_norm",),
+    "loss": ("nll", "cross_entropy"),
+    "other": ("adam",),
+}
+
+
+@pytest.mark.parametrize(("family", "ops"), KINDS.items(), ids=KINDS)
+def test_peaks_are_those_of_an_h100(family, ops):
+    rows = [
+        row
+        for file in ("h100.json", "h100_seed_27.json")
+        for row in json.loads((FOLDER / file).read_text())["workloads"]
+        if row["family"] == family and row["params"]["op"] in ops and "peak" in row
+    ]
+    differing = [
+        row["params"]
+        for row in rows
+        if simulate(FAMILIES[family], row["params"], "h100")["peak"] != row["peak"]
+    ]
+    assert len(rows) > 4
+    assert differing == []
+
+
+def test_nothing_stays_allocated_and_the_cpu_allocates_nothing():
+    with torch.virtual(devices=1, profile="h100"):
+        x = torch.randn(64, 32, device="cuda")
+        layer = torch.nn.functional.layer_norm
+        before = torch.cuda.memory_allocated()
+        out = layer(x, (32,))
+        assert torch.cuda.memory_allocated() - before == out.nbytes
+        assert torch.cuda.max_memory_allocated() - before == out.nbytes + 2 * 512
+        assert torch.equal(out.cpu(), layer(x.cpu(), (32,)))
+        torch.cuda.reset_peak_memory_stats()
+        layer(x.cpu(), (32,))
+        assert torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated()
