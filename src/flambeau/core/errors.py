@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 class OutOfMemoryError(RuntimeError):
@@ -24,6 +24,20 @@ class _LinAlgError(RuntimeError):
 
 
 LinAlgError = _LinAlgError  # PyTorch's class has the first name, and is shown by the second
+
+
+class KernelPending(Exception):
+    """A fused kernel is not compiled yet; a thread compiles it.
+
+    Attributes:
+        is_compiling: Returns True until the launch can be loaded.
+    """
+
+    __module__ = "flambeau"
+
+    def __init__(self, is_compiling: Callable[[], bool]) -> None:
+        super().__init__("the kernel is being compiled in the background; load it again later")
+        self.is_compiling = is_compiling
 
 
 class DriverError(RuntimeError):

@@ -920,6 +920,7 @@ class Driver(Protocol):
         """Prepare a launch for a device: compile it, choose a library routine, plan its passes.
 
         Raises:
+            KernelPending: If the launch is `Fused` and its kernel must be compiled first, in the background.
             NotSupportedError: If the driver cannot run the launch.
         """
         ...

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from flambeau.core.errors import DriverError, KernelPending, NotSupportedError
 from flambeau.core.meta import Meta
 from flambeau.driver.api import FusedStep, Launch, Launcher
 from flambeau.ops.pointwise.fusion import fuse
 from flambeau.runtime import system
 from flambeau.runtime.context import Context
+from flambeau.tensor.fusion import fusion_log
 
 _LIMIT = 4096  # groups, with their shapes
 
@@ -36,29 +38,43 @@ class Recipe(NamedTuple):
         return [self.calls[k][0].outputs[0] for k in self.stored]
 
 
-_plans: dict[tuple[Context, Recipe], Launcher] = {}
+_plans: dict[tuple[Context, Recipe], Launcher | None] = {}  # None: the group is launched call by call
+_compiling: dict[tuple[Context, Recipe], Callable[[], bool]] = {}  # True until a kernel can be loaded
 
 
 def find(context: Context, recipe: Recipe) -> Launcher | None:
-    """Return what launches a group's kernel; None while the kernel is compiled in the background."""
-    launcher = _plans.get((context, recipe))
-    return _load(context, recipe) if launcher is None else launcher
+    """Return what launches a group's kernel; None while it is compiled in the background, or if it cannot be."""
+    key = context, recipe
+    if key in _plans:
+        return _plans[key]
+    is_compiling = _compiling.get(key)
+    return None if is_compiling is not None and is_compiling() else _load(context, recipe)
 
 
 def _load(context: Context, recipe: Recipe) -> Launcher | None:
+    """Load the kernel of a group. Errors of the compiler are logged: separate launches do the same."""
     if len(_plans) >= _LIMIT:
-        _plans.clear()
-    driver = context.driver
-    launcher = _plans[context, recipe] = driver.launcher(driver.load(recipe.launch(), context.driver_index))
+        forget()
+    driver, launch = context.driver, recipe.launch()
+    try:
+        launcher = driver.launcher(driver.load(launch, context.driver_index))
+    except KernelPending as pending:
+        _compiling[context, recipe] = pending.is_compiling
+        return None
+    except (DriverError, NotSupportedError) as error:
+        if fusion_log.is_on():
+            fusion_log.write_refusal(launch, error)
+        _plans[context, recipe] = None
+        return None
+    _compiling.pop((context, recipe), None)
+    _plans[context, recipe] = launcher
     return launcher
 
 
-def describe(recipe: Recipe, places: Sequence[str]) -> str:
-    """Return the operators of a group with their lines, for logs."""
-    names = [launch.kernel.name for launch, _ in recipe.calls]
-    return ", ".join(
-        [f"{name} ({place})" if place else name for name, place in zip(names, places, strict=True)]
-    )
+def forget() -> None:
+    """Drop all loaded kernels."""
+    _plans.clear()
+    _compiling.clear()
 
 
-system.on_close(_plans.clear)
+system.on_close(forget)

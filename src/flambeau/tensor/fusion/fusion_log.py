@@ -1,23 +1,22 @@
-"""The log of fused kernels: `FLAMBEAU_LOGS=fusion` writes to stderr what was fused, and why a group was issued."""
+"""The log of groups: `FLAMBEAU_LOGS=fusion` writes to stderr what was fused, and why a group was issued."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.callsite import Site, place
-from flambeau.tensor.fusion.fused_plans import Recipe, describe
+from flambeau.core.logs import is_logged, log
+from flambeau.driver.api import Launch
 
 
 def is_on() -> bool:
     """Return True if the environment asks for the log."""
-    return "fusion" in os.environ.get("FLAMBEAU_LOGS", "").split(",")
+    return is_logged("fusion")
 
 
 def write(
-    context: Any, recipe: Recipe, sites: Sequence[Site | None], why: str, alone: str, is_fused: bool
+    context: Any, recipe: Any, sites: Sequence[Site | None], why: str, alone: str, is_fused: bool
 ) -> None:
     """Write one line for a group that was issued.
 
@@ -30,10 +29,14 @@ def write(
         is_fused: True if it was one kernel.
     """
     shape = list(recipe.outputs()[0].shape)
-    how = (
-        "one kernel"
-        if is_fused
-        else f"{len(recipe.calls)} kernels ({alone or 'the fused one is being compiled'})"
+    how = "one kernel" if is_fused else f"{len(recipe.calls)} kernels ({alone or 'no fused one is compiled'})"
+    names = [launch.kernel.name for launch, _ in recipe.calls]
+    calls = ", ".join(
+        [name if at is None else f"{name} ({place(at)})" for name, at in zip(names, sites, strict=True)]
     )
-    calls = describe(recipe, ["" if site is None else place(site) for site in sites])
-    print(f"fusion: {context.device} {shape}: {how} of {calls}; issued because: {why}", file=sys.stderr)
+    log("fusion", f"{context.device} {shape}: {how} of {calls}; issued because: {why}")
+
+
+def write_refusal(launch: Launch, error: Exception) -> None:
+    """Write why a group is launched call by call."""
+    log("fusion", f"{launch.kernel.name} is launched call by call: {error}")

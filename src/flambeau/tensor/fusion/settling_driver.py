@@ -14,7 +14,7 @@ _UNORDERED = frozenset(
         "name", "observes_blocks", "runs_bodies", "device_count", "device_properties", "mem_info", "mem_processes",
         "mem_alloc", "mem_free", "range_page", "range_reserve", "range_map", "range_unmap", "range_release",
         "host_pinned", "host_touch", "host_export", "block_alloc", "block_free", "stream_default", "event_create",
-        "load", "generic", "launcher", "unload", "prepare", "peer_can",
+        "load", "generic", "launcher", "unload", "peer_can",
     }
 )  # fmt: skip
 

@@ -50,6 +50,12 @@ class Compiler:
             self._cache.put(key, found)
         return found
 
+    def has(self, source: str) -> bool:
+        """Return True if the disk cache has the cubin of `source`."""
+        return (
+            self._cache is not None and self._cache.get(self._key(f"{self._prelude}\n{source}")) is not None
+        )
+
     def _key(self, text: str) -> str:
         self._version = self._version or _compiler_version()
         parts = (text, *self._options, self._version)

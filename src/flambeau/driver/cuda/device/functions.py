@@ -8,13 +8,37 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
-from flambeau.driver.api import Launch
+from flambeau.core.errors import KernelPending
+from flambeau.core.logs import is_logged, log
+from flambeau.driver.api import Fused, Launch
 from flambeau.driver.cuda.device.calls import check
 from flambeau.driver.cuda.device.compiler import Compiler, architecture_of
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
 
 _SHARED = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+class Compilation(threading.Thread):
+    """A thread that compiles one kernel.
+
+    Attributes:
+        cubin: The compiled kernel.
+        error: What the compiler raised; None if it succeeded.
+    """
+
+    cubin = b""
+    error: Exception | None = None
+
+    def __init__(self, compiler: Compiler, source: str) -> None:
+        super().__init__(name="flambeau-compilation", daemon=True)
+        self._compiler, self._source = compiler, source
+
+    def run(self) -> None:
+        try:
+            self.cubin = self._compiler.cubin(self._source)
+        except Exception as error:
+            self.error = error
 
 
 class Functions:
@@ -26,6 +50,7 @@ class Functions:
         self._compilers: dict[tuple[int, int], Compiler] = {}  # architecture -> compiler
         self._functions: dict[tuple[int, str], Any] = {}  # (device, source) -> function
         self._libraries: list[Any] = []
+        self._compilations: dict[tuple[tuple[int, int], str], Compilation] = {}  # of fused kernels
 
     def of(self, device: CudaDevice, launch: Launch, program: KernelProgram) -> Any:
         """Return the loaded function of a launch's kernel. The device's context is current."""
@@ -33,14 +58,36 @@ class Functions:
         key = (device.index, source)
         found = self._functions.get(key)
         if found is None:
+            if isinstance(launch.kernel.cuda, Fused):
+                self._require_compiled(device, source)
             with self._lock:
                 found = self._functions[key] = self._functions.get(key) or self._compile(
                     device, name, source, program.shared
                 )
+            if isinstance(launch.kernel.cuda, Fused) and is_logged("fusion"):
+                log("fusion", f"source of {launch.kernel.name}:\n{source}")
         return found
 
+    def _require_compiled(self, device: CudaDevice, source: str) -> None:
+        """Raise KernelPending while a thread compiles the source, or what made the compiler refuse it.
+
+        Why: separate kernels do what a fused one does, so a program need not wait for the compiler.
+        """
+        compilation = self._compilations.get((device.capability, source))
+        if compilation is None:
+            compiler = self._compiler(device)
+            if compiler.has(source):
+                return
+            compilation = self._compilations[device.capability, source] = Compilation(compiler, source)
+            compilation.start()
+        if compilation.is_alive():
+            raise KernelPending(compilation.is_alive)
+        if compilation.error is not None:
+            raise compilation.error
+
     def _compile(self, device: CudaDevice, name: str, source: str, shared: int) -> Any:
-        cubin = self._compiler(device).cubin(source)
+        compilation = self._compilations.pop((device.capability, source), None)
+        cubin = self._compiler(device).cubin(source) if compilation is None else compilation.cubin
         library = check(cu.cuLibraryLoadData(cubin, [], [], 0, [], [], 0))
         self._libraries.append(library)
         function = check(cu.cuKernelGetFunction(check(cu.cuLibraryGetKernel(library, name.encode()))))
