@@ -164,7 +164,7 @@ def floors() -> None:
     plan = call.plans[(table["add"], (), a.meta, b.meta)]
     product = next(p for key, p in call.plans.items() if key[0] is table["matmul"])
     driver, exe = plan.context.backing, plan.exe
-    native = driver._queues[stream].native
+    native = driver._streams.queues[stream].native
     event = cu.cuEventCreate(2)[1]
     ptrs = (c.ptr, a.ptr, b.ptr)
     layers: Calls = {

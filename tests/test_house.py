@@ -326,7 +326,7 @@ LARGER = {  # why each may exceed the bounds
     "driver/api.py:Driver": "the driver protocol",
     "driver/cuda/codegen/pointwise.py:_flat": "to be split",
     "driver/cuda/codegen/reduction.py:_text": "to be split",
-    "driver/cuda/driver.py:CudaDriver": "to be split",
+    "driver/cuda/driver.py:CudaDriver": "the driver protocol",
     "driver/cuda/linalg/geometry.py:cdist": "one text of C++",
     "driver/cuda/linalg/geometry.py:cdist_backward": "one text of C++",
     "driver/virtual/driver.py:VirtualDriver": "the driver protocol",

@@ -77,7 +77,7 @@ from flambeau.driver.cuda.driver import CudaDriver
 driver = CudaDriver()
 stream, device = driver.stream_create(0, 0), driver._contexts.devices[0]
 driver.capture_begin(stream, "relaxed")
-device.scratch_of(stream, 100, driver._queues[stream].native)
+device.scratch_of(stream, 100, driver._streams.queues[stream].native)
 driver.capture_end(stream)
 class Lost:
     def close(self):

@@ -46,7 +46,7 @@ from flambeau.driver.cuda.driver import CudaDriver
 driver = CudaDriver()
 device = driver._contexts.devices[0]
 handle = driver.stream_create(0, 0)
-stream, default = driver._queues[handle].native, driver._queues[1].native
+stream, default = driver._streams.queues[handle].native, driver._streams.queues[1].native
 start = driver.mem_info(0)[0]
 used = lambda: start - driver.mem_info(0)[0]
 """

@@ -1,7 +1,7 @@
 """`CudaDriver`: the driver's contract on real GPUs, over NVIDIA's cuda-bindings.
 
-Its contexts, memory, loaded kernels and host functions have separate owners; here are streams, events, graphs and
-launches.
+Its contexts, memory, streams, launchers, loaded kernels and host functions have separate owners; here are events and
+graphs.
 
 # Note [Handles of real GPUs]
 Handles are counted, not pointers: a native handle is used again after it is destroyed, and a stale one must be
@@ -19,7 +19,7 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
-from flambeau.core.errors import TIMED_INTERPROCESS, DriverError, NotSupportedError
+from flambeau.core.errors import TIMED_INTERPROCESS, DriverError
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Collective, DeviceProperties, Generic, HostMemory, Launch, Launcher
 from flambeau.driver.cuda import build
@@ -39,43 +39,24 @@ from flambeau.driver.cuda.device.contexts import Contexts
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.functions import Functions
 from flambeau.driver.cuda.device.host_calls import HostCalls
+from flambeau.driver.cuda.device.launchers import Launchers
 from flambeau.driver.cuda.device.program import (
-    ADDRESS,
     CudaExecutable,
     GenericKernel,
-    KernelOfShape,
     KernelProgram,
-    Late,
-    flatten_scalars,
-    mark,
     wire_format,
 )
+from flambeau.driver.cuda.device.streams import Streams
 from flambeau.driver.cuda.device.virtual_memory import page_of
 from flambeau.driver.cuda.libraries import handles, nvml
 from flambeau.driver.cuda.libraries.nccl import NcclCommunicators
 
 _FIRST_HANDLE = 4096  # handles of default streams are 1 + index
-_NON_BLOCKING = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
 
 _ABORTED = (
     "NCCL: a communicator was aborted while a stream that it used had work left: a collective among that has not "
     "happened, and its tensors hold anything"
 )
-
-
-class _CudaStream:
-    """A stream: its native object, its device, whether it is the default stream or another library's."""
-
-    __slots__ = ("borrowed", "default", "device", "handle", "native")
-
-    def __init__(
-        self, handle: int, native: Any, device: CudaDevice, default: bool = False, borrowed: bool = False
-    ) -> None:
-        self.handle = handle
-        self.borrowed = borrowed
-        self.native = native
-        self.device = device
-        self.default = default
 
 
 class _Event:
@@ -87,15 +68,6 @@ class _Event:
         self.timing = timing
         self.recorded = False
         self.capture: CudaCapture | None = None  # the capture that recorded the event last
-
-
-def _complete(late: Late, queue: _CudaStream, stream: int) -> None:
-    """Fill in the parameters that are known only at a launch."""
-    if late.scratch:
-        at = queue.device.scratch_of(stream, late.scratch, queue.native)
-        ADDRESS.pack_into(late.params, late.scratch_at, at)
-    if late.guards:
-        mark(late.params, late.guards, queue.device.assertions.note_launch())
 
 
 class CudaDriver:
@@ -113,18 +85,14 @@ class CudaDriver:
         # local copies, because each launch reads them
         self._several, self._thread = contexts.several, contexts.thread
         self._handles = itertools.count(_FIRST_HANDLE)
-        self._queues = {
-            1 + d.index: _CudaStream(1 + d.index, cu.CUstream(0), d, default=True) for d in contexts.devices
-        }
-        self._stopped: dict[
-            int, _CudaStream
-        ] = {}  # stream handle -> stream whose device had a failed assertion and runs nothing more
         self._events: dict[int, _Event] = {}
         self._graphs: dict[int, CudaGraph] = {}
         self._captures: dict[int, CudaCapture] = {}  # stream that began the capture -> capture
         self._memory = CudaAllocations(contexts, self._outside_capture)
         self.functions = Functions(kernel_cache)  # also used by the builders of kernels
         self._host_calls = HostCalls()
+        self._streams = Streams(contexts, self._handles, self._host_calls.raised)
+        self._launchers = Launchers(contexts, self._streams)
         self._communicators = NcclCommunicators()
 
     # -- devices --------------------------------------------------------------------------------------
@@ -139,7 +107,7 @@ class CudaDriver:
         device = self._contexts.device(index)
         if device.context is not None:
             self._contexts.settle(device)
-        self._raise_late(device)
+        self._streams.raise_late(device)
 
     def mem_info(self, index: int) -> tuple[int, int]:
         self._contexts.enter(self._contexts.device(index))
@@ -162,7 +130,13 @@ class CudaDriver:
                 self._give_back(device)
         self._contexts.closed = True
         self._memory.clear()
-        for table in (self._queues, self._stopped, self._events, self._graphs, self._captures):
+        for table in (
+            self._streams.queues,
+            self._streams.stopped,
+            self._events,
+            self._graphs,
+            self._captures,
+        ):
             table.clear()
 
     def _give_back(self, device: CudaDevice) -> None:
@@ -172,7 +146,7 @@ class CudaDriver:
         for graph in [g for g in self._graphs.values() if g.device is device]:
             with suppress(DriverError):
                 graph.destroy()
-        for queue in [q for q in (*self._queues.values(), *self._stopped.values()) if q.device is device]:
+        for queue in self._streams.of(device):
             device.drop_scratch(queue.handle, cu.CUstream(0) if queue.borrowed else queue.native)
             if not queue.default and not queue.borrowed:
                 cu.cuStreamDestroy(queue.native)
@@ -232,7 +206,7 @@ class CudaDriver:
 
     # -- copies and fills -----------------------------------------------------------------------------
     def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
-        queue = self._queue(stream)
+        queue = self._streams.find(stream)
         if not source.nbytes:
             return
         if not source.pinned:
@@ -242,7 +216,7 @@ class CudaDriver:
             check(cu.cuStreamSynchronize(queue.native))
 
     def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
-        queue = self._queue(stream)
+        queue = self._streams.find(stream)
         if not target.nbytes:
             return
         if not target.pinned:
@@ -250,15 +224,15 @@ class CudaDriver:
         check(cu.cuMemcpyDtoHAsync(target.ptr, source, target.nbytes, queue.native))
         if not target.pinned:
             check(cu.cuStreamSynchronize(queue.native))
-            self._raise_late(queue.device)
+            self._streams.raise_late(queue.device)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        queue = self._queue(stream)
+        queue = self._streams.find(stream)
         if nbytes:
             check(cu.cuMemcpyAsync(target, source, nbytes, queue.native))
 
     def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
-        queue = self._queue(stream)
+        queue = self._streams.find(stream)
         if nbytes:
             check(cu.cuMemsetD8Async(target, byte & 255, nbytes, queue.native))
 
@@ -267,51 +241,32 @@ class CudaDriver:
         return 1 + self._contexts.device(index).index
 
     def stream_create(self, index: int, priority: int) -> int:
-        device = self._contexts.device(index)
-        self._contexts.enter(device)
-        native = check(cu.cuStreamCreateWithPriority(_NON_BLOCKING, priority))
-        handle = next(self._handles)
-        self._queues[handle] = _CudaStream(handle, native, device)
-        return handle
+        return self._streams.create(self._contexts.device(index), priority)
 
     def stream_destroy(self, stream: int) -> None:
-        queue = self._queue(stream)
-        if queue.default:
-            raise DriverError("stream_destroy: the default stream stays")
-        if queue.borrowed:
-            raise DriverError("stream_destroy: the stream is another library's")
-        if stream in queue.device.captures:
-            raise DriverError(UNSUPPORTED)
-        queue.device.drop_scratch(stream, queue.native)
-        check(cu.cuStreamDestroy(queue.native))
-        del self._queues[stream]
+        self._streams.destroy(stream)
 
     def stream_native(self, stream: int) -> int:
-        return int(self._queues[stream].native) if stream in self._queues else int(self._queue(stream).native)
+        return self._streams.native_of(stream)
 
     def stream_adopt(self, index: int, native: int) -> int:
         device = self._contexts.device(index)
         if native in (0, 1):  # cudaStreamLegacy
             return self.stream_default(index)
-        for queue in list(self._queues.values()):
-            if queue.device is device and int(queue.native) == native:
-                return queue.handle
-        handle = next(self._handles)
-        self._queues[handle] = _CudaStream(handle, cu.CUstream(native), device, borrowed=True)
-        return handle
+        return self._streams.adopt(device, native)
 
     def stream_query(self, stream: int) -> bool:
-        queue = self._queue(stream)
+        queue = self._streams.find(stream)
         (code,) = cu.cuStreamQuery(queue.native)
         return self._is_done(code, queue.device)
 
     def stream_sync(self, stream: int) -> None:
-        queue = self._queue(stream)
+        queue = self._streams.find(stream)
         check(cu.cuStreamSynchronize(queue.native))
-        self._raise_late(queue.device)
+        self._streams.raise_late(queue.device)
 
     def stream_wait(self, stream: int, event: int) -> None:
-        queue = self._queues.get(stream) or self._queue(stream)
+        queue = self._streams.queues.get(stream) or self._streams.find(stream)
         found = self._events.get(event) or self._event(event)
         if self._several or not self._thread.entered:
             self._contexts.enter(
@@ -341,7 +296,7 @@ class CudaDriver:
         del self._events[event]
 
     def event_record(self, event: int, stream: int) -> None:
-        queue, found = self._queue(stream), self._event(event)
+        queue, found = self._streams.find(stream), self._event(event)
         if found.device is not queue.device:
             raise DriverError(
                 f"event_record: the event is of device {found.device.index}, the stream of {queue.device.index}"
@@ -358,11 +313,11 @@ class CudaDriver:
     def event_sync(self, event: int, internal: bool = False) -> None:
         found = self._event(event)
         check(cu.cuEventSynchronize(found.native))
-        self._raise_late(found.device)
+        self._streams.raise_late(found.device)
 
     def event_mark(self, event: int, stream: int) -> None:
         """Record an event after a collective on the stream, whose device's context is current."""
-        (code,) = cu.cuEventRecord(self._events[event].native, self._queues[stream].native)
+        (code,) = cu.cuEventRecord(self._events[event].native, self._streams.queues[stream].native)
         if code:
             raise error_of(code)
 
@@ -426,12 +381,12 @@ class CudaDriver:
             built = build.build(launch, device, self)
             if isinstance(built, KernelProgram):
                 exe.prepare(built, partial(cu.cuLaunchKernel, self.functions.of(device, launch, built)))
-                exe.launch_on = self._launcher_of_kernel(exe)
+                exe.launch_on = self._launchers.of_kernel(exe)
             else:
                 exe.run = built
-                exe.launch_on = self._launcher_of_run(built)
+                exe.launch_on = self._launchers.of_run(built)
         if launch.kernel.draws:
-            exe.launch_on = self._launcher_of_draws(exe, device, exe.launch_on)
+            exe.launch_on = self._launchers.of_draws(exe, device, exe.launch_on)
         return exe
 
     def generic(self, launch: Launch, index: int) -> Generic | None:
@@ -446,14 +401,14 @@ class CudaDriver:
                 if launch.kernel.draws:  # captures cannot contain these
                     return None
                 numbers, run_of_shape = sequence(launch, built, device, self.functions.of)
-                return numbers, lambda *given: self._launcher_of_run(run_of_shape(*given))
+                return numbers, lambda *given: self._launchers.of_run(run_of_shape(*given))
             wire = [wire_format(x) for x in launch.inputs if not isinstance(x, Meta)]
             function = self.functions.of(device, launch, built)
             kernel = GenericKernel(built, function, len(launch.operands), wire)
-        launcher = self._launcher_of_shapes(kernel, "dd" not in wire)
-        return kernel.numbers, self._draws_of_shapes(
-            kernel, device, launcher
-        ) if launch.kernel.draws else launcher
+        launcher = self._launchers.of_shapes(kernel, "dd" not in wire)
+        if launch.kernel.draws:
+            launcher = self._launchers.of_shapes_that_draw(kernel, device, launcher)
+        return kernel.numbers, launcher
 
     def unload(self, exe: CudaExecutable) -> None:
         self._contexts.check_open()  # compiled kernels are shared by many launches and stay until the driver closes
@@ -468,121 +423,18 @@ class CudaDriver:
     def launcher(self, exe: CudaExecutable) -> Launcher:
         return exe.launch_on
 
-    def _launcher_of_kernel(self, exe: CudaExecutable) -> Launcher:
-        """Return a launcher with everything bound that a launch needs: each attribute lookup takes a tenth of a
-        launch.
-        """
-        queues, contexts = self._queues, self._contexts
-        several, thread, enter = contexts.several, contexts.thread, contexts.enter
-        lock, pack, flat, late, call, address = exe.lock, exe.pack, exe.flat, exe.late, exe.call, exe.address
-
-        def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-            queue = queues.get(stream) or self._queue(stream)
-            if several or not thread.entered:
-                enter(queue.device)
-            with lock:
-                if scalars:
-                    pack(*ptrs, *(scalars if flat else flatten_scalars(scalars)))
-                else:  # written out, because one more unpacking takes measurable time
-                    pack(*ptrs)
-                if late is not None:
-                    _complete(late, queue, stream)
-                (code,) = call(queue.native, address, 0)
-            if code:
-                raise error_of(code)
-
-        launch.keep = exe.keep  # type: ignore[attr-defined]  # `address` is its; the executable may go before
-        return launch
-
-    def _launcher_of_shapes(self, kernel: GenericKernel, flat: bool) -> Callable[..., Launcher]:
-        """Return a function that creates the launcher of a shape. All shapes share the kernel's buffer of
-        parameters.
-        """
-        queues, contexts, lock = self._queues, self._contexts, kernel.lock
-        several, thread, enter = contexts.several, contexts.thread, contexts.enter
-        pack, guards, address = kernel.pack, kernel.guards, kernel.address
-        call, function, block, shared = cu.cuLaunchKernel, kernel.function, kernel.block, kernel.shared
-
-        def launch(
-            x: int, y: int, z: int, tail: bytes, late: Late | None,
-            ptrs: Sequence[int], scalars: Sequence[Any], stream: int,
-        ) -> None:  # fmt: skip
-            queue = queues.get(stream) or self._queue(stream)
-            if several or not thread.entered:
-                enter(queue.device)
-            with lock:
-                if scalars:
-                    pack(*ptrs, *(scalars if flat else flatten_scalars(scalars)), tail)
-                else:
-                    pack(*ptrs, tail)
-                if late is not None:
-                    _complete(late, queue, stream)
-                (code,) = call(function, x, y, z, block, 1, 1, shared, queue.native, address, 0)
-            if code:
-                raise error_of(code)
-
-        def launcher(grid: tuple[int, int, int], scratch: int, tail: bytes) -> Launcher:
-            late = Late(kernel.params, scratch, kernel.scratch_at, guards) if scratch or guards else None
-            return partial(launch, *grid, tail, late)
-
-        launch.keep = kernel.keep  # type: ignore[attr-defined]  # `address` is its
-        return launcher
-
-    def _draws_of_shapes(
-        self, kernel: GenericKernel, device: CudaDevice, launcher: Callable[..., Launcher]
-    ) -> Callable[..., Launcher]:
-        """Return a function that creates the launcher of a shape of a kernel that draws random numbers."""
-
-        def launcher_of_draws(grid: tuple[int, int, int], scratch: int, tail: bytes) -> Launcher:
-            plain = launcher(grid, scratch, tail)
-            return self._launcher_of_draws(KernelOfShape(kernel, tail), device, plain)
-
-        return launcher_of_draws
-
-    def _launcher_of_run(self, run: build.Run) -> Launcher:
-        queues, contexts = self._queues, self._contexts
-        several, thread, enter = contexts.several, contexts.thread, contexts.enter
-
-        def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-            queue = queues.get(stream) or self._queue(stream)
-            if several or not thread.entered:
-                enter(queue.device)
-            run(ptrs, scalars, queue.native, stream)
-
-        return launch
-
-    def _launcher_of_draws(
-        self, exe: CudaExecutable | KernelOfShape, device: CudaDevice, plain: Launcher
-    ) -> Launcher:
-        """Return a launcher that reports kernels with random draws to captures, whose graphs update the seeds."""
-        captures = device.captures
-
-        def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-            capture = captures.get(stream)
-            if capture is None:
-                plain(ptrs, scalars, stream)
-            elif isinstance(exe, CudaExecutable) and exe.run is not None:
-                raise NotSupportedError(
-                    f"{exe.launch.kernel.name} on CUDA cannot be captured into a graph yet"
-                )
-            else:
-                plain(ptrs, scalars, stream)
-                capture.note_draw(exe, ptrs, scalars, self._queue(stream).native)
-
-        return launch
-
     def library_handle(self, name: str, stream: int) -> int:
-        queue = self._queue(stream)
+        queue = self._streams.find(stream)
         return handles.handle_of(queue.device, name, int(queue.native))
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
-        queue = self._queue(stream)
+        queue = self._streams.find(stream)
         capture = queue.device.captures.get(stream)
         self._host_calls.queue(next(self._handles), call, queue.native, capture)
 
     # -- graphs ---------------------------------------------------------------------------------------
     def capture_begin(self, stream: int, mode: str) -> None:
-        queue = self._queue(stream)
+        queue = self._streams.find(stream)
         if mode not in MODES:
             raise DriverError(f"capture_begin: the mode must be one of {tuple(MODES)}, not {mode!r}")
         if queue.default or stream in queue.device.captures:
@@ -592,7 +444,7 @@ class CudaDriver:
         capture.join(stream, queue.device)
 
     def capture_end(self, stream: int) -> int:
-        queue = self._queue(stream)
+        queue = self._streams.find(stream)
         capture = self._captures.pop(stream, None)
         if capture is None:
             raise DriverError(f"CUDA error: invalid argument: no capture began on stream {stream}")
@@ -608,10 +460,10 @@ class CudaDriver:
         return handle
 
     def capture_active(self, stream: int) -> bool:
-        return stream in self._queue(stream).device.captures
+        return stream in self._streams.find(stream).device.captures
 
     def graph_launch(self, graph: int, stream: int, seeds: Sequence[tuple[int, int]] = ()) -> None:
-        found, queue = self._graph(graph), self._queue(stream)
+        found, queue = self._graph(graph), self._streams.find(stream)
         if found.device is not queue.device:
             raise DriverError(
                 f"graph_launch: the graph is of device {found.device.index}, the stream of {queue.device.index}"
@@ -677,7 +529,7 @@ class CudaDriver:
         self._contexts.check_open()
         member = self._communicators.find(comm)
         self._contexts.enter_at(member.index)
-        queues = [q for q in map(self._queues.get, member.streams) if q is not None]
+        queues = [q for q in map(self._streams.queues.get, member.streams) if q is not None]
         if not abort:
             for queue in queues:
                 check(cu.cuStreamSynchronize(queue.native))
@@ -694,7 +546,7 @@ class CudaDriver:
         return self._communicators.error(comm)
 
     def collective(self, parts: Sequence[tuple[int, Collective, int]]) -> None:
-        queues = [self._queue(stream) for _, _, stream in parts]
+        queues = [self._streams.find(stream) for _, _, stream in parts]
         placed = [
             (comm, part, queue.device.index, stream, queue.native)
             for (comm, part, stream), queue in zip(parts, queues, strict=True)
@@ -714,30 +566,8 @@ class CudaDriver:
             return False
         if code:
             raise error_of(code)
-        self._raise_late(device)
+        self._streams.raise_late(device)
         return True
-
-    def _raise_late(self, device: CudaDevice) -> None:
-        """Raise the errors of assertions in kernels and of host functions, after the device's work is done."""
-        if device.assertions.words[0]:
-            for queue in [queue for queue in list(self._queues.values()) if queue.device is device]:
-                self._stopped[queue.handle] = queue
-                self._queues.pop(queue.handle, None)  # another thread may run this too
-            raise device.assertions.error(device.index)
-        if self._host_calls.raised:
-            raise self._host_calls.raised.pop(0)
-
-    def _queue(self, stream: int) -> _CudaStream:
-        found = self._queues.get(stream)
-        if found is None:
-            self._contexts.check_open()
-            if stream in self._stopped:
-                device = self._stopped[stream].device
-                raise device.assertions.error(device.index)
-            raise DriverError(f"{stream} is no stream of the cuda driver, or was destroyed")
-        if self._several or not self._thread.entered:
-            self._contexts.enter(found.device)
-        return found
 
     def _event(self, event: int) -> _Event:
         found = self._events.get(event)
