@@ -73,23 +73,7 @@ class Findings:
         assumptions = ["every operator computes the same result from the same input each time"]
         violated: list[str] = []
         violated += [*self._unordered, *self._polls]
-        if threads > 1:
-            assumptions.append(
-                f"{threads} host threads made driver calls, wherever it matters in an order that "
-                f"{_ORDERING} give (checked); they share no Python objects and no CPU tensors without these"
-            )
-        elif not ranks:
-            assumptions.append("one host thread made all driver calls (checked)")
-            if self.has_threads:
-                assumptions.append(
-                    f"other host threads share Python objects and CPU tensors with it only through what {_ORDERING} "
-                    "order (questions and timeouts checked)"
-                )
-        assumptions += self._relied
-        if ranks:
-            assumptions.append(
-                "ranks meet in collectives and in the store alone, and what they do does not depend on who comes first"
-            )
+        assumptions += self._assumptions_on_threads(threads, ranks)
         if self._shared:
             violated.append(
                 f"memory is shared with other processes at {_some(self._shared)}: what they do with it is not visible"
@@ -117,6 +101,27 @@ class Findings:
             )
         races = [*self.races, *[race for key, race in more.items() if key not in self._races]]
         return Certificate(assumptions, violated, races, list(self._queries.values()))
+
+    def _assumptions_on_threads(self, threads: int, ranks: bool) -> list[str]:
+        assumptions = []
+        if threads > 1:
+            assumptions.append(
+                f"{threads} host threads made driver calls, wherever it matters in an order that "
+                f"{_ORDERING} give (checked); they share no Python objects and no CPU tensors without these"
+            )
+        elif not ranks:
+            assumptions.append("one host thread made all driver calls (checked)")
+            if self.has_threads:
+                assumptions.append(
+                    f"other host threads share Python objects and CPU tensors with it only through what {_ORDERING} "
+                    "order (questions and timeouts checked)"
+                )
+        assumptions += self._relied
+        if ranks:
+            assumptions.append(
+                "ranks meet in collectives and in the store alone, and what they do does not depend on who comes first"
+            )
+        return assumptions
 
     def mark_shown(self) -> None:
         """Mark the races so far as shown to the user, so that no RaceWarning is issued for them."""

@@ -46,7 +46,7 @@ from flambeau.driver.cuda.device.program import (
     KernelProgram,
     wire_format,
 )
-from flambeau.driver.cuda.device.streams import Streams
+from flambeau.driver.cuda.device.streams import CudaStreams
 from flambeau.driver.cuda.device.virtual_memory import page_of
 from flambeau.driver.cuda.libraries import handles, nvml
 from flambeau.driver.cuda.libraries.nccl import NcclCommunicators
@@ -91,7 +91,7 @@ class CudaDriver:
         self._memory = CudaAllocations(contexts, self._outside_capture)
         self.functions = Functions(kernel_cache)  # also used by the builders of kernels
         self._host_calls = HostCalls()
-        self._streams = Streams(contexts, self._handles, self._host_calls.raised)
+        self._streams = CudaStreams(contexts, self._handles, self._host_calls.raised)
         self._launchers = Launchers(contexts, self._streams)
         self._communicators = NcclCommunicators()
 

@@ -207,15 +207,11 @@ def _stitch(
         part = parts[name]
         targets[part.submod_name] = GraphModule(part.targets, part.graph)
         call = graph.call_module(part.submod_name, tuple([values[each] for each in part.inputs]))
-        if len(part.outputs) > 1 or (returns_tuple and part.outputs):
-            for at, each in enumerate(part.outputs):
-                item = graph.create_node("call_function", _getitem, (call, at))
-                values[each], by_source[sources[each]] = item, item
-                item.meta = sources[each].meta.copy()
-        else:
-            for each in part.outputs:
-                values[each], by_source[sources[each]] = call, call
-                call.meta = sources[each].meta.copy()
+        is_tuple = len(part.outputs) > 1 or returns_tuple
+        for at, each in enumerate(part.outputs):
+            define(
+                sources[each], graph.create_node("call_function", _getitem, (call, at)) if is_tuple else call
+            )
         copy_ready()
     for node in m.graph.nodes:
         if node.op == "output":

@@ -61,7 +61,11 @@ def changes(module: ModuleType) -> Changes:
             },
             module.Pool: {"imap_unordered": _name_calls("Pool.imap_unordered()")},
         }
-    if name == "subprocess":
+    return _changes_outside_multiprocessing(module)
+
+
+def _changes_outside_multiprocessing(module: ModuleType) -> Changes:
+    if module.__name__ == "subprocess":
         return {
             module.Popen: {
                 "poll": _name_calls("Popen.poll()", lambda args, options: args[0].returncode is None),
@@ -69,9 +73,9 @@ def changes(module: ModuleType) -> Changes:
                 "communicate": _name_calls("Popen.communicate(timeout)", _has_timeout(1)),
             }
         }
-    if name == "select":
+    if module.__name__ == "select":
         return {module: {"select": _name_calls("select.select()")}}
-    assert name == "selectors"
+    assert module.__name__ == "selectors"
     kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and "select" in vars(kind)]
     return {
         kind: {"select": _name_calls("select() of a selector")}

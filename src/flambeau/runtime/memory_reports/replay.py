@@ -65,6 +65,29 @@ class Outcome:
         return self.failed is None
 
 
+class _TraceNames:
+    """The streams and MemPools that the events of a trace name by numbers, created at their first use."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._streams: dict[int, Any] = {}
+        self._pools: dict[int, PrivatePool | None] = {0: None}
+
+    def stream(self, number: int) -> Any:
+        stream = self._streams.get(number)
+        if stream is None:
+            handle = len(self._streams) + 1  # never 0
+            queue = self._context.orders.queue(handle)
+            stream = SimpleNamespace(handle=handle, context=self._context, queue=queue)
+            self._streams[number] = stream
+        return stream
+
+    def pool(self, number: int) -> PrivatePool | None:
+        if number not in self._pools:
+            self._pools[number] = PrivatePool((0, len(self._pools)))
+        return self._pools[number]
+
+
 def play(
     events: Sequence[Event],
     capacity: int,
@@ -77,47 +100,29 @@ def play(
         watch: Passes the events on, to show progress.
     """
     policy = Policy() if policy is None else policy
-    driver = _Space(capacity)
-    context = Context(device("cuda", 0), 0, cast(Driver, driver), 0)
+    context = Context(device("cuda", 0), 0, cast(Driver, _Space(capacity)), 0)
     allocator = CachingAllocator(context, policy)
     allocator.explains_oom = False
     allocator.stream_created()
     held: dict[int, Block] = {}
-    streams: dict[int, Any] = {}
-    pools: dict[int, PrivatePool | None] = {0: None}
+    names = _TraceNames(context)
     routed = 0
     failed_at = None
-
-    def stream_of(number: int) -> Any:
-        found = streams.get(number)
-        if found is None:
-            handle = len(streams) + 1  # never 0
-            found = SimpleNamespace(handle=handle, context=context, queue=context.orders.queue(handle))
-            streams[number] = found
-        return found
-
-    def pool_of(number: int) -> PrivatePool | None:
-        if number not in pools:
-            pools[number] = PrivatePool((0, len(pools)))
-        return pools[number]
-
     for number, event in enumerate(watch(events)):
         if event.action == "free":
-            block = held.pop(event.key, None)
-            if block is not None:
+            if (block := held.pop(event.key, None)) is not None:
                 allocator.free(block)
             continue
         if event.action == "end":
-            gone = pool_of(event.pool)
-            if gone is not None:
+            if (gone := names.pool(event.pool)) is not None:
                 allocator.release_private(gone.id)
             continue
         if event.pool != routed:
             routed = event.pool
-            allocator.route(pool_of(routed))
-        stream = stream_of(event.stream)
+            allocator.route(names.pool(routed))
+        stream = names.stream(event.stream)
         if event.action == "order":
-            context.orders.wait(stream.queue, context.orders.mark(stream_of(event.key).queue))
+            context.orders.wait(stream.queue, context.orders.mark(names.stream(event.key).queue))
             continue
         try:
             held[event.key] = allocator.allocate(event.nbytes, stream)

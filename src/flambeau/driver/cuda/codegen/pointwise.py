@@ -204,30 +204,20 @@ def _flat(
     arguments, values = _arguments(launch, constants)
     arguments.add("i64", "n")
     tensors = [(at, x) for at, x in enumerate(launch.inputs) if isinstance(x, Meta)]
-    dense = [(at, x) for (at, x), single in zip(tensors, singles, strict=True) if not single]
-    once = "".join(
-        f"  const {c_name(x.dtype)} v{at} = p{at}[0];\n"
-        for (at, x), s in zip(tensors, singles, strict=True)
-        if s
-    )
-    at_element = [
-        f"w{at}[u][j]" if any(at == d for d, _ in dense) else value
-        for at, value in enumerate(values[: len(launch.inputs)])
+    dense = {at: x for (at, x), single in zip(tensors, singles, strict=True) if not single}
+    once = "".join([f"  const {c_name(x.dtype)} v{at} = p{at}[0];\n" for at, x in tensors if at not in dense])
+    at_element, plain = [
+        "".join([f", {element.format(at) if at in dense else value}" for at, value in enumerate(values)])
+        for element in ("w{}[u][j]", "p{}[i]")
     ]
-    at_element += values[len(launch.inputs) :]
-    plain = [
-        f"p{at}[i]" if any(at == d for d, _ in dense) else value
-        for at, value in enumerate(values[: len(launch.inputs)])
-    ]
-    plain += values[len(launch.inputs) :]
     aligned = " | ".join(
         [f"misaligned<Out, {vector}>(out)"]
-        + [f"misaligned<{c_name(x.dtype)}, {vector}>(p{at})" for at, x in dense]
+        + [f"misaligned<{c_name(x.dtype)}, {vector}>(p{at})" for at, x in dense.items()]
     )
-    loads = "".join(
-        f"      w{at}[u] = vectors<{vector}>(p{at})[first + u * {_THREADS}];\n" for at, _ in dense
+    loads = "".join([f"      w{at}[u] = vectors<{vector}>(p{at})[first + u * {_THREADS}];\n" for at in dense])
+    arrays = "".join(
+        [f"    Vector<{c_name(x.dtype)}, {vector}> w{at}[{unroll}];\n" for at, x in dense.items()]
     )
-    arrays = "".join(f"    Vector<{c_name(x.dtype)}, {vector}> w{at}[{unroll}];\n" for at, x in dense)
     return f"""
 extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(arguments.declared)}) {{
   const i64 tile = {_THREADS * vector * unroll};
@@ -242,14 +232,14 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(argument
       Vector<Out, {vector}> r;
 #pragma unroll
       for (int j = 0; j < {vector}; ++j)
-        r[j] = compute((first + u * {_THREADS}) * {vector} + j{"".join(", " + v for v in at_element)});
+        r[j] = compute((first + u * {_THREADS}) * {vector} + j{at_element});
       vectors<{vector}>(out)[first + u * {_THREADS}] = r;
     }}
   }} else {{
     const i64 end = start + tile < n ? start + tile : n;
 #pragma unroll 1
     for (i64 i = start + threadIdx.x; i < end; i += {_THREADS})
-      out[i] = compute(i{"".join(", " + v for v in plain)});
+      out[i] = compute(i{plain});
   }}
 }}
 """

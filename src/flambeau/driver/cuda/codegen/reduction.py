@@ -108,31 +108,27 @@ def _text(
     depth: int,
     split: bool,
 ) -> str:
+    passed = "".join([f", k{n}" for n in range(len(constants))]) + (", first" if form.first else "")
+    head = _rows(launch, form, constants, kept, reduced, inner, (width, depth, vector), split)
+    return (
+        _functions(launch, form, constants, kept, reduced, wide)
+        + head
+        + _loop(launch, form, passed, vector, split)
+    )
+
+
+def _functions(
+    launch: Launch, form: Fold, constants: Sequence[float], kept: int, reduced: int, wide: bool
+) -> str:
+    """Return the types of a kernel and the functions that begin a state, add an element to it and join two."""
     sources = [x for x in launch.inputs if isinstance(x, Meta)]
     inputs = range(len(sources))
-    declared = "".join([f", {constant_type(k)} k{n}" for n, k in enumerate(constants)])
-    given = declared + (", T first" if form.first else "")
-    passed = "".join([f", k{n}" for n in range(len(constants))]) + (", first" if form.first else "")
+    given = _parameters(constants) + (", T first" if form.first else "")
     walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
-    located = "\n".join(
-        [
-            f"  typedef {walk}<{max(n, 1)}, {k}> {name};"
-            for name, n, k in (("Kept", kept, len(launch.operands)), ("Reduced", reduced, len(sources)))
-        ]
-    ).replace("  typedef", "typedef")
-    lowered = "".join(
-        [
-            f"  p{k}[o[{len(sources) + k}]] = to<{c_name(out.dtype)}>({form.lower[k]});\n"
-            for k, out in enumerate(launch.outputs)
-        ]
-    )
-    last = ", char* scratch" if split else ""
-    pointers = [f"{c_name(out.dtype)}* p{k}" for k, out in enumerate(launch.outputs)]
-    pointers += [f"const In{k}* in{k}" for k in inputs]
     lifted = [f"const auto {'xyzwv'[k]} = {_through(form.steps(launch), f'e.v{k}')};" for k in inputs]
-    found = "Index r[Inputs]; reduced.locate((Index)i, r);" if reduced else "const Index r[Inputs] = {};"
     return f"""
-{located}
+typedef {walk}<{max(kept, 1)}, {len(launch.operands)}> Kept;
+typedef {walk}<{max(reduced, 1)}, {len(sources)}> Reduced;
 {" ".join([f"typedef {c_name(x.dtype)} In{k};" for k, x in enumerate(sources)])}
 constexpr int Inputs = {len(sources)};
 struct Elements {{ {" ".join([f"In{k} v{k};" for k in inputs])} }};
@@ -143,8 +139,36 @@ typedef {index} Index;
 __device__ __forceinline__ State start(int{given}) {{ return {form.start}; }}
 __device__ __forceinline__ State lift(Elements e, i64 i{given}) {{ {" ".join(lifted)} return {form.lift}; }}
 __device__ __forceinline__ State join(State a, State b{given}) {{ return {form.join}; }}
-extern "C" __global__ void __launch_bounds__({_THREADS}) run(
-    {", ".join(pointers)}{declared}, Kept kept, Reduced reduced, i64 count, i64 n, i64 chunk{last}) {{
+"""
+
+
+def _parameters(constants: Sequence[float]) -> str:
+    return "".join([f", {constant_type(k)} k{n}" for n, k in enumerate(constants)])
+
+
+def _rows(
+    launch: Launch,
+    form: Fold,
+    constants: Sequence[float],
+    kept: int,
+    reduced: int,
+    inner: bool,
+    sizes: tuple[int, int, int],
+    split: bool,
+) -> str:
+    """Return the beginning of the kernel: which output a thread computes, and from which rows of the inputs.
+
+    Args:
+        sizes: Outputs of a block, threads of an output, and elements of a vector.
+    """
+    width, depth, vector = sizes
+    inputs = range(sum([isinstance(x, Meta) for x in launch.inputs]))
+    last = ", char* scratch" if split else ""
+    pointers = [f"{c_name(out.dtype)}* p{k}" for k, out in enumerate(launch.outputs)]
+    pointers += [f"const In{k}* in{k}" for k in inputs]
+    found = "Index r[Inputs]; reduced.locate((Index)i, r);" if reduced else "const Index r[Inputs] = {};"
+    return f"""extern "C" __global__ void __launch_bounds__({_THREADS}) run(
+    {", ".join(pointers)}{_parameters(constants)}, Kept kept, Reduced reduced, i64 count, i64 n, i64 chunk{last}) {{
   constexpr int W = {width}, D = {depth}, V = {vector};
   __shared__ State shared[{_THREADS}];
   const int x = {"threadIdx.x / D" if inner else "threadIdx.x % W"};
@@ -159,7 +183,19 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) run(
     return {{{", ".join([f"row{k}[r[{k}]]" for k in inputs])}}};
   }};
 {_FIRST.format(first=_through(form.steps(launch), "*row0")) if form.first else ""}
-  State s[4];
+"""
+
+
+def _loop(launch: Launch, form: Fold, passed: str, vector: int, split: bool) -> str:
+    """Return the rest of the kernel: the loop over elements, and what joins the states of threads and blocks."""
+    inputs = sum([isinstance(x, Meta) for x in launch.inputs])
+    lowered = "".join(
+        [
+            f"  p{k}[o[{inputs + k}]] = to<{c_name(out.dtype)}>({form.lower[k]});\n"
+            for k, out in enumerate(launch.outputs)
+        ]
+    )
+    return f"""  State s[4];
 #pragma unroll
   for (int u = 0; u < 4; ++u) s[u] = start(0{passed});
   if (output < count) {{

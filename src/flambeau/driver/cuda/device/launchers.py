@@ -23,7 +23,7 @@ from flambeau.driver.cuda.device.program import (
     flatten_scalars,
     mark,
 )
-from flambeau.driver.cuda.device.streams import CudaStream, Streams
+from flambeau.driver.cuda.device.streams import CudaStream, CudaStreams
 
 
 def _complete(late: Late, queue: CudaStream, stream: int) -> None:
@@ -44,7 +44,7 @@ class Launchers:
 
     __slots__ = ("_contexts", "_find", "_queues")
 
-    def __init__(self, contexts: Contexts, streams: Streams) -> None:
+    def __init__(self, contexts: Contexts, streams: CudaStreams) -> None:
         self._contexts, self._queues, self._find = contexts, streams.queues, streams.find
 
     def of_kernel(self, exe: CudaExecutable) -> Launcher:

@@ -31,7 +31,7 @@ class CudaStream:
         self.default = default
 
 
-class Streams:
+class CudaStreams:
     """The streams of one driver.
 
     Attributes:
