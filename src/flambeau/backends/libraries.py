@@ -38,22 +38,20 @@ _LINALG = {
 
 
 def preferred_blas_library(backend: str | _BlasBackend | None = None) -> _BlasBackend:
-    """Return the library of matrix products on real GPUs, which is cuBLASLt. `backend`: "default" or "cublaslt", if
-    any.
+    """Return the library of matrix products on real GPUs, cuBLASLt. `backend` may be "default", "cublaslt" or None.
 
     Raises:
-        RuntimeError: If there is no library's name.
+        RuntimeError: If `backend` is not the name of a library.
         NotSupportedError: For any other library.
     """
     return _resolve_preference(backend, _BLAS, _BlasBackend.Cublaslt)  # type: ignore[no-any-return]
 
 
 def preferred_linalg_library(backend: str | _LinalgBackend | None = None) -> _LinalgBackend:
-    """Return the library of linear algebra on real GPUs, which is cuSOLVER. `backend`: "default" or "cusolver", if
-    any.
+    """Return the library of linear algebra on real GPUs, cuSOLVER. `backend` may be "default", "cusolver" or None.
 
     Raises:
-        RuntimeError: If there is no library's name.
+        RuntimeError: If `backend` is not the name of a library.
         NotSupportedError: For any other library.
     """
     return _resolve_preference(backend, _LINALG, _LinalgBackend.Cusolver)  # type: ignore[no-any-return]

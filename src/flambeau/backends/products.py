@@ -30,7 +30,7 @@ class _Split:
 
 
 class _Reductions:
-    """The first of a pair of flags: whether parts of sums may be added in 16 bits."""
+    """The first flag of a pair, which allows adding parts of sums in 16 bits."""
 
     def __init__(self, name: str) -> None:
         self._name = name

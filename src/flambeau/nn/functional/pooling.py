@@ -71,7 +71,7 @@ def _check_windows(how: Windows) -> Windows:
 
 
 def _run(op: Op, name: str, x: Any, ndim: int, params: tuple[Any, ...], *more: Tensor) -> Any:
-    """Run it on a batch; a single sample is one of one."""
+    """Run an operator on a batch. A single sample becomes a batch of one."""
     batched = require_tensor(x, name).meta.ndim == ndim + 2
     if not batched and x.dim() != ndim + 1:
         raise RuntimeError(

@@ -55,7 +55,7 @@ class ReduceAddCoalesced(Function):
 
 
 class Gather(Function):
-    """`apply(device, dim, *tensors)`: the tensors along `dim` in one. Scalars become a vector, with a warning."""
+    """`apply(device, dim, *tensors)` concatenates tensors along `dim`. Scalars become a vector, with a warning."""
 
     @staticmethod
     def forward(ctx: Any, target_device: Any, dim: int, *inputs: Any) -> Any:

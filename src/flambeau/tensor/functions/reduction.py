@@ -730,12 +730,13 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
 def histc(
     input: Tensor, bins: int = 100, min: Number = 0, max: Number = 0, *, out: Tensor | None = None
 ) -> Tensor:
-    """Return counts of elements in `bins` equal bins between `min` and `max` (both the same: the input's own range).
+    """Return the number of elements in each of `bins` equal bins between `min` and `max`; equal ends select the input's
+    range.
 
-    float32 and float64; also float16 and bfloat16 on the CPU, integers on CUDA.
+    The input is float32 or float64; on the CPU also float16 and bfloat16, on CUDA also integers.
 
     Raises:
-        RuntimeError: If an end that is not finite, a greatest that is less than the least.
+        RuntimeError: If an end is not finite, or `max` is less than `min`.
     """
     bins = integer(bins, "histc", "bins", 2)
     on_cpu = input.device is CPU

@@ -76,7 +76,9 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _multiply_sparse(a: Tensor, b: Tensor) -> Tensor:
-    """Return the product of two sparse matrices: each element of `a` meets the row of `b` that its column names."""
+    """Return the product of two sparse matrices: each element of `a` is multiplied with the row of `b` of its column
+    index.
+    """
     first, second = coalesce(to_coo(a)), coalesce(to_coo(b))
     rows, inner = storage_of(first).indices
     values = storage_of(first).values
