@@ -85,6 +85,11 @@ def __getattr__(name: str) -> Any:
     return _lacking(name)
 
 
+def _is_tracing() -> bool:
+    """Return False: no trace of TorchScript runs."""
+    return False
+
+
 def _get_tracing_state() -> None:
     """Return None: nothing is traced."""
 

@@ -7,13 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.dtype import BOOL, BORROWED, INTEGRAL, PYTHON_TYPES, dtype, require_usable
+from flambeau.core.dtype import BOOL, BORROWED, INTEGRAL, NAMED, PYTHON_TYPES, dtype
 from flambeau.core.flags import flags
 
 
 def _dtype_of(kind: Any) -> Any:
     """Return the dtype that a Python type stands for; everything else is returned as it is."""
     return PYTHON_TYPES.get(kind, kind) if isinstance(kind, type) else kind
+
+
+def _limits_of(kind: dtype) -> Any:
+    """Return NumPy's or ml_dtypes' description of a floating dtype, which may be one that is only a name."""
+    if kind.category == NAMED:
+        types = import_module("ml_dtypes")
+        return types.finfo(getattr(types, kind.name))
+    return (import_module("ml_dtypes") if kind in BORROWED else np).finfo(kind.numpy)
 
 
 class finfo:  # PyTorch's public name
@@ -32,8 +40,7 @@ class finfo:  # PyTorch's public name
             raise TypeError(
                 "torch.finfo() requires a floating point input type. Use torch.iinfo to handle 'torch.finfo'"
             )
-        require_usable(kind)
-        info = (import_module("ml_dtypes") if kind in BORROWED else np).finfo(kind.numpy)
+        info = _limits_of(kind)
         self.dtype = kind.name
         self.bits = kind.itemsize * 8
         self.eps = float(info.eps)

@@ -319,6 +319,14 @@ def _save_by_position(outputs: Sequence[Tensor], tangents: Sequence[Any], level:
     ]
 
 
+def save_input_tangents(output: Tensor, args: Sequence[Any]) -> None:
+    """Let the node of a result save the tangents of the inputs that it saved, so that backward is differentiated."""
+    for level in local.levels:
+        tangents = [tangent_of(a, level) if isinstance(a, Tensor) else None for a in args]
+        if any(t is not None for t in tangents):
+            _save_by_position((output,), tangents, level)
+
+
 def _node_of(outputs: Sequence[Any]) -> Any:
     histories = [t.history for t in outputs if isinstance(t, Tensor) and t.history is not None]
     return next((history.node for history in histories if history.node is not None), None)

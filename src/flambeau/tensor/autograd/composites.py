@@ -8,6 +8,7 @@ from typing import Any
 from flambeau.core.frozen import Record
 from flambeau.ops.op import Derivative
 from flambeau.tape.mode import mode, recording
+from flambeau.tensor import forward_mode, interception
 from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.autograd.recording import record_result
 from flambeau.tensor.tensor import Tensor
@@ -37,4 +38,6 @@ def record_composite(
     with recording(False):
         found = run()
     record_result(composite, params, args, (found,))
+    if interception.count:
+        forward_mode.save_input_tangents(found, args)
     return found
