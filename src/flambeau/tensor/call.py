@@ -7,6 +7,12 @@ an allocation and a launch; the operator's rule, the promotion tables and the dr
 are interned, so equal keys compare by identity. Flags that plans depend on select among caches when they change, so the
 fast path never reads a flag. While a thread autocasts, the fast path finds no plan and calls go through the rules of
 Note [Autocast]. The same holds inside of a dual level or a dispatch mode: see Note [Interception].
+
+# Note [Specialized calls]
+`binary`, `with_scalar` and `unary` repeat the fast path of `call` for a fixed number of operands, written by hand. The
+loops of `call` over operands cost a fifth more (3.3 us instead of 2.7 us for `a + b` over null CUDA libraries). A
+template that generates source would be as fast, but neither mypy nor ruff would read the result. What differs (keys,
+scalars, which memory is shared) is half of the lines. A change of the fast path is made in all four functions.
 """
 
 from __future__ import annotations
