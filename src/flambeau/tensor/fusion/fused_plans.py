@@ -61,7 +61,7 @@ def _load(context: Context, recipe: Recipe) -> Launcher | None:
     except KernelPending as pending:
         _compiling[context, recipe] = pending.is_compiling
         return None
-    except (DriverError, NotSupportedError) as error:
+    except (DriverError, NotSupportedError, ImportError, OSError) as error:
         if fusion_log.is_on():
             fusion_log.write_refusal(launch, error)
         _plans[context, recipe] = None

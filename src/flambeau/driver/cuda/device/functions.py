@@ -8,7 +8,7 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
-from flambeau.core.errors import KernelPending
+from flambeau.core.errors import DriverError, KernelPending
 from flambeau.core.logs import is_logged, log
 from flambeau.driver.api import Fused, Launch
 from flambeau.driver.cuda.device.calls import check
@@ -37,7 +37,7 @@ class Compilation(threading.Thread):
     def run(self) -> None:
         try:
             self.cubin = self._compiler.cubin(self._source)
-        except Exception as error:
+        except (DriverError, ImportError, OSError) as error:
             self.error = error
 
 
