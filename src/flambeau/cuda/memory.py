@@ -84,7 +84,7 @@ def memory_reserved(device: Any = None) -> int:
 
 
 def max_memory_reserved(device: Any = None) -> int:
-    """Return the maximum of `memory_reserved` since the start or the last reset_peak_memory_stats.
+    """Return the maximum of `memory_reserved`, in bytes, since the start or the last reset_peak_memory_stats.
 
     Raises:
         RuntimeError: If there is no such device.
@@ -93,13 +93,13 @@ def max_memory_reserved(device: Any = None) -> int:
 
 
 def memory_cached(device: Any = None) -> int:
-    """Call `memory_reserved`, with a FutureWarning. Deprecated."""
+    """Call `memory_reserved`, with a FutureWarning. Deprecated; see `memory_reserved`."""
     _warn_renamed("memory_cached", "memory_reserved")
     return memory_reserved(device)
 
 
 def max_memory_cached(device: Any = None) -> int:
-    """Call `max_memory_reserved`, with a FutureWarning. Deprecated."""
+    """Call `max_memory_reserved`, with a FutureWarning. Deprecated; see `max_memory_reserved`."""
     _warn_renamed("max_memory_cached", "max_memory_reserved")
     return max_memory_reserved(device)
 
