@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import mmap
+import pickle
 import types
 from typing import Any
 
@@ -120,3 +121,12 @@ def test_small_functions() -> None:
             ours.validate_cuda_device("cuda:7")
     with pytest.raises(RuntimeError, match="HPU"):
         ours.validate_hpu_device("hpu:0")
+
+
+@pytest.mark.parametrize("layout", ["to_sparse_coo", "to_sparse_csr", "to_sparse_csc"])
+def test_sparse_tensors_on_meta_are_refused_by_name(layout: str) -> None:
+    buffer = io.BytesIO()
+    flambeau.save(getattr(flambeau.eye(2), layout)(), buffer)
+    buffer.seek(0)
+    with pytest.raises(pickle.UnpicklingError, match="no sparse tensors without data"):
+        flambeau.load(buffer, map_location="meta")

@@ -615,3 +615,9 @@ def test_eigh_does_not_read_the_other_triangle() -> None:
     values = [[1.0, float("nan")], [2.0, 3.0]]
     for module in (torch, flambeau):
         assert module.linalg.eigvalsh(module.tensor(values)).isfinite().all()
+
+
+def test_cdist_of_a_huge_p_takes_the_largest_difference() -> None:
+    rows, other = [[0.5, -1.0], [0.3, 2.0]], [[1.5, 1.0]]
+    theirs, mine = (m.cdist(m.tensor(rows), m.tensor(other), p=1e300) for m in (torch, flambeau))
+    assert mine.tolist() == theirs.tolist()
