@@ -79,17 +79,33 @@ class _OfReduced:
 
     def __init__(self, formula: Callable[..., Any], mode: str) -> None:
         self._formula, self._mode = formula, mode
-        self.names = (*names_of(formula), "metas")
+        names = names_of(formula)
+        self.names, self._at = (*names, "metas"), names.index("grad")
 
-    def __call__(self, grad: Any, *values: Any) -> Any:
+    def __call__(self, *values: Any) -> Any:
         *inputs, metas = values
-        every = grad.expand(metas[0].shape)
-        return self._formula(every / metas[0].numel if self._mode == "mean" else every, *inputs)
+        grad, shape, count = inputs[self._at], metas[0].shape, metas[0].numel if self._mode == "mean" else 1
+        if all(meta is None or meta.plain for meta in metas):
+            inputs[self._at] = (grad / count if count != 1 else grad).expand(shape)
+        else:  # divided at each element, the gradient is contiguous, as PyTorch's is
+            inputs[self._at] = grad.expand(shape) / count if self._mode == "mean" else grad.expand(shape)
+        return self._formula(*inputs)
+
+
+class _ReducedLoss(Composite):
+    """The mean or sum of an elementwise loss, as one node."""
+
+    op: Any
+    mode: str
+
+    def joint_formula(self, needs: Sequence[bool]) -> _OfReduced | None:
+        formula = self.op.joint_formula(needs)
+        return formula and _OfReduced(formula, self.mode)
 
 
 def _with_node(op: Op, mode: str) -> Composite:
     formulas = [formula and _OfReduced(formula, mode) for formula in op.derivative.formulas]
-    return Composite(op.name, Derivative(*formulas))
+    return _ReducedLoss(op.name, Derivative(*formulas), op, mode)
 
 
 _ELEMENTWISE = (

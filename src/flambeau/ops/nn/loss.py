@@ -55,7 +55,7 @@ def _cross_entropy_of_logits(x: Any, y: Any) -> Any:
 
 
 def _smooth_slope(away: Any, beta: Any) -> Any:
-    return away.sgn() if beta == 0 else (away / beta).where(~(away.abs() >= beta), away.sgn())
+    return (away / beta).where(~(away.abs() >= beta), away.sgn())
 
 
 _paired = partial(pointwise, promoting=slice(2), wide_scalars=True)

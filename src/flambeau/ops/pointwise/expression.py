@@ -133,11 +133,18 @@ class Node:
     def __invert__(self) -> Node:
         return apply_operator(logic.bitwise_not, self)
 
+    def __bool__(self) -> bool:
+        raise NotImplementedError("an expression has no truth value before it runs")
+
     def conj(self) -> Node:
         return apply_operator(functions.conj_physical, self)
 
     def where(self, condition: Any, other: Any) -> Node:
         return apply_operator(logic.where, condition, self, other)
+
+    def clamp(self, min: Any = None, max: Any = None) -> Node:
+        raised = self if min is None else apply_operator(RECORDS["clamp_min"], self, min)
+        return raised if max is None else apply_operator(RECORDS["clamp_max"], raised, max)
 
     def masked_fill(self, mask: Any, value: Any) -> Node:
         return apply_operator(logic.where, mask, value, self)
@@ -603,7 +610,7 @@ class _Bound:
         """Return the kernel of these inputs' gradients."""
         if indices not in self._records:
             slopes = [x for i in indices if isinstance(x := self._slopes[i], Node)]
-            roots, arity = _renumber_inputs(slopes, self._place), len(self._place)
+            roots, arity = renumber_inputs(slopes, self._place), len(self._place)
             self._records[indices] = operator(
                 f"{self._of.name}.gradient", roots, arity, differentiable=arity <= len(INPUTS)
             )
@@ -637,7 +644,7 @@ def _through(node: Applied, i: int, grad: Node) -> Node | None:
     formula = derivative.formulas[i] if i < len(derivative.formulas) else None
     if formula is None:
         raise RuntimeError(f"derivative for torch.{node.record.name} is not implemented in expressions")
-    given: dict[str, Any] = {"grad": grad, "out": node, "call": _symbolic, "params": ()}
+    given: dict[str, Any] = {"grad": grad, "out": node, "call": symbolic, "params": ()}
     for at, (name, arg) in enumerate(zip(INPUTS, node.args, strict=False)):
         given[name] = arg.value if isinstance(arg, Number) else arg
         if at < node.record.conditions and not arg.truth:
@@ -646,11 +653,11 @@ def _through(node: Applied, i: int, grad: Node) -> Node | None:
     return found if isinstance(found, Node) or found is None else Number(found)
 
 
-def _symbolic(record: Pointwise, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Node:
+def symbolic(record: Pointwise, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Node:
     return apply_operator(record, *args)
 
 
-def _renumber_inputs(roots: Sequence[Node], place: dict[int, int]) -> list[Node]:
+def renumber_inputs(roots: Sequence[Node], place: dict[int, int]) -> list[Node]:
     made: dict[Node, Node] = {}
     for node in topological_order(*roots):
         if isinstance(node, Input):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from importlib import import_module
 from typing import Any, NamedTuple, ParamSpec
 
 from flambeau.core.device import CPU
@@ -45,6 +46,7 @@ class Pointwise(Op, kw_only=True):
 
     Attributes:
         compute, promotion, conditions, arity, scalars, summary, forms: The values of its `Definition`.
+        tensors: The number of operands, from the first, that are tensors; scalars follow.
         static: True if it takes static params.
     """
 
@@ -53,9 +55,15 @@ class Pointwise(Op, kw_only=True):
     conditions: int
     static: bool
     arity: int = 1
+    tensors: int = 1
     scalars: tuple[int, ...] = ()
     summary: str = ""
     forms: PublicForms = USUAL
+
+    def joint_formula(self, needs: Sequence[bool]) -> Any:
+        """Return one formula for the gradients of these inputs, which runs one kernel; None if there is none."""
+        kernels = import_module("flambeau.ops.pointwise.gradient_kernels")  # loaded with the first gradient
+        return kernels.joint_formula(self, needs)
 
 
 class Definition(Record):
@@ -147,7 +155,8 @@ class Definition(Record):
             self.name, Inference(self).infer, kernel, dtypes, self._samples, casts_output=True,
             flags=("default_dtype",), derivative=derivative, autocast=self.autocast, compute=self.compute,
             promotion=self.promotion, conditions=self.conditions, static=self.params != ((),), arity=self.arity,
-            scalars=self.scalars, summary=self.summary, forms=self.forms,
+            tensors=self.arity - len(self.examples[0] if self.examples else ()), scalars=self.scalars,
+            summary=self.summary, forms=self.forms,
         )  # fmt: skip
         if self.listed:
             define(record)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau.ops.op import INPUTS, MISSING, Derivative, Op, names_of, table
 from flambeau.tape.mode import mode
 from flambeau.tape.node import Node
+from flambeau.tensor import dispatch, interception
 from flambeau.tensor.autograd.grad_validation import callers, fit_gradient, zeros_of
 from flambeau.tensor.autograd.saved import FREED, SavedTensor
 
@@ -40,7 +41,7 @@ class RecordedCall(Node):
         use, metas = self.saved_spec, self.record_plan.metas
         values = self.formula_arguments(grads, requested)
         input_grads: list[Any]
-        if use.joint_formula is None:
+        if use.joint_formula is None or (use.is_fused and interception.count and dispatch.is_shown(grads)):
             input_grads = [None] * len(metas)
             for i, formula, pick in use.formulas:
                 if requested is None or requested[i]:
@@ -124,21 +125,22 @@ class SavedSpec:
 
     Attributes:
         formulas: (input, formula, function that selects its arguments) of these inputs.
-        joint_formula, pick: Instead, one formula for all inputs and the selection of its arguments, out of the values
-        of
-            `_AT_BACKWARD` followed by those of `saved_names`.
+        joint_formula, pick: Instead, one formula for all inputs and the selection of its arguments, out of the
+            values of `_AT_BACKWARD` followed by those of `saved_names`.
         inputs: Positions of the inputs that are saved.
         outputs: True if an output is saved.
         outs: True if all outputs are saved as one value, the last.
         needs: The inputs that require a gradient.
         first: True if the first output's gradient must exist; it is zeros if none arrived.
         every: True if the gradients of all outputs must exist.
+        is_fused: True if the joint formula is a kernel that computes what the formulas compute.
         missing: The error text if the derivative is not implemented.
     """
 
     __slots__ = (
         "formulas",
         "input_positions",
+        "is_fused",
         "joint_formula",
         "missing",
         "needs",
@@ -161,6 +163,10 @@ class SavedSpec:
         bind_needs = getattr(self.joint_formula, "bind_needs", None)
         if bind_needs is not None:
             self.joint_formula = bind_needs(needs)
+        self.is_fused = False
+        if self.joint_formula is None and not erases and any(needs) and hasattr(record, "joint_formula"):
+            self.joint_formula = record.joint_formula(needs)
+            self.is_fused = self.joint_formula is not None
         names = () if self.joint_formula is None else names_of(self.joint_formula)
         formulas = [
             (i, formula, names_of(formula))

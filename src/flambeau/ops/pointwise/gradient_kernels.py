@@ -1,0 +1,135 @@
+"""`GradientKernels`: a pointwise operator's gradients as one kernel, where their formulas are several operators.
+
+The formulas run once on the nodes of an expression. Their results are expressions too, and so make one operator,
+which is differentiable in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flambeau.core.dtype import FLOATING, bool_
+from flambeau.ops.op import INPUTS, Op, names_of
+from flambeau.ops.pointwise.expression import (
+    Applied,
+    Input,
+    Node,
+    Number,
+    operator,
+    renumber_inputs,
+    symbolic,
+    topological_order,
+)
+from flambeau.ops.pointwise.pointwise import Pointwise
+from flambeau.ops.pointwise.pointwise_functions import conj_physical
+from flambeau.ops.pointwise.pointwise_logic import where
+
+_KNOWN = ("grad", "out", *INPUTS)
+
+
+def joint_formula(record: Pointwise, needs: Sequence[bool]) -> GradientKernels | None:
+    """Return the formula of these inputs' gradients as one kernel; None where one operator or less computes them, or
+    where a formula does more than apply pointwise operators to elements.
+    """
+    if record.static:
+        return None
+    derivative = record.derivative
+    known: dict[str, Any] = {name: Input(at) for at, name in enumerate(_KNOWN)}
+    known |= {name: known[name] != 0 for name in INPUTS[: record.conditions]}
+    known |= {"call": symbolic, "params": ()}
+    slopes: dict[int, Node] = {}
+    passed: set[int] = set()  # inputs whose gradient is the output's
+    for i, (formula, needed) in enumerate(zip(derivative.formulas, needs, strict=False)):
+        if formula is None or not needed:
+            continue
+        try:
+            slope = formula(*[known[name] for name in names_of(formula)])
+        except (KeyError, NotImplementedError, TypeError):  # it asks for what nodes do not have
+            return None
+        if not isinstance(slope, Node):
+            return None
+        if slope is known["grad"]:
+            passed.add(i)
+        else:
+            slopes[i] = slope
+    steps = [
+        x
+        for x in topological_order(*slopes.values())
+        if isinstance(x, Applied) and x.record is not conj_physical
+    ]
+    return GradientKernels(record, slopes, passed) if len(steps) > 1 else None
+
+
+class GradientKernels:
+    """A formula of several inputs' gradients. `names` are what it needs: see Note [Derivatives]."""
+
+    def __init__(self, record: Pointwise, slopes: dict[int, Node], passed: set[int]) -> None:
+        self._name, self._slopes, self._passed = record.name, slopes, passed
+        self._formulas: dict[int, Any] = {i: record.derivative.formulas[i] for i in slopes}
+        used = {name for formula in self._formulas.values() for name in names_of(formula)}
+        self._values = [known for known in _KNOWN if known in used - {"grad"}]
+        self._any_order = not any(map(_is_masked, topological_order(*slopes.values())))
+        self._numbers = set(INPUTS[record.tensors :])  # a number elsewhere may have a formula of its own
+        self.names = ("needs", "grad", "call", "params", *self._values)
+        self._kernels: dict[tuple[int, ...], tuple[Op, list[int]]] = {}
+
+    def __call__(
+        self, needs: Sequence[bool], grad: Any, call: Any, params: tuple[Any, ...], *values: Any
+    ) -> list[Any]:
+        found = [grad if needed and i in self._passed else None for i, needed in enumerate(needs)]
+        wanted = tuple([i for i in self._slopes if needs[i]])
+        if not wanted:
+            return found
+        if not self._fits(grad, values):
+            known = {"grad": grad, "call": call, "params": params}
+            known |= zip(self._values, values, strict=True)
+            for i in wanted:
+                found[i] = self._formulas[i](*[known[name] for name in names_of(self._formulas[i])])
+            return found
+        kernel, places = self._kernels.get(wanted) or self._build(wanted)
+        operands = (grad, *values)
+        results = call(kernel, tuple([operands[place] for place in places]))
+        for i, result in zip(wanted, results if len(wanted) > 1 else (results,), strict=True):
+            found[i] = result
+        return found
+
+    def _fits(self, grad: Any, values: Sequence[Any]) -> bool:
+        """Return True if the kernel computes what the formulas would: in one real dtype, and with an order of
+        dimensions that does not depend on the order of the operands.
+        """
+        kind, metas = grad.meta.dtype, [grad.meta]
+        if kind.category != FLOATING:
+            return False
+        for name, x in zip(self._values, values, strict=True):
+            if isinstance(x, bool | int | float | complex):
+                if name not in self._numbers or isinstance(x, complex):
+                    return False
+            elif x.meta.dtype is kind or x.meta.dtype is bool_:
+                metas.append(x.meta)
+            else:
+                return False
+        if any(meta.sparse for meta in metas):
+            return False
+        first = metas[0]
+        return all(meta.plain or not any(meta.strides) for meta in metas) or (
+            self._any_order
+            and 0 not in first.strides
+            and all(meta.strides == first.strides and meta.shape == first.shape for meta in metas)
+        )
+
+    def _build(self, wanted: tuple[int, ...]) -> tuple[Op, list[int]]:
+        """Return the operator of these inputs' gradients, and the places of its operands among (grad, *values)."""
+        roots = [self._slopes[i] for i in wanted]
+        at = [_KNOWN.index(name) for name in ("grad", *self._values)]
+        used = {x.index for x in topological_order(*roots) if isinstance(x, Input)}
+        places = [place for place, index in enumerate(at) if index in used]
+        roots = renumber_inputs(roots, {at[place]: i for i, place in enumerate(places)})
+        kernel = operator(f"{self._name}_backward", roots, len(places), differentiable=True)
+        self._kernels[wanted] = kernel, places
+        return kernel, places
+
+
+def _is_masked(node: Node) -> bool:
+    """Return True for `masked_fill`, whose result is contiguous whatever its operands are."""
+    return isinstance(node, Applied) and node.record is where and isinstance(node.args[1], Number)
