@@ -21,7 +21,6 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from flambeau.core.callsite import warn_program
@@ -289,7 +288,7 @@ def _defer(
 
     Pending launches are issued before that.
     """
-    collecting: Any = import_module("flambeau.tensor.fusion.collecting")
+    collecting = launch_deferral.collecting
     if not collecting.is_collecting():
         launch_deferral.settle(f"{op.name} is called outside of the compiled function")
         return None

@@ -13,7 +13,7 @@ Consequences: Code that makes driver calls need not know of this: while a region
 from __future__ import annotations
 
 import threading
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class PendingLaunches(Protocol):
@@ -32,6 +32,7 @@ class _Regions(threading.local):
 local = _Regions()
 open_regions = 0  # compiled functions that run, of all threads
 pending: PendingLaunches | None = None
+collecting: Any = None  # the module of that name, once a program has compiled a function
 has_recorded = False  # a compiled function recorded calls for backward, which then collects launches as well
 lock = threading.RLock()
 

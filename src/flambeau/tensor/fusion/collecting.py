@@ -5,6 +5,7 @@ See Note [Deferred launches] in runtime/hooks/launch_deferral.py.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +21,7 @@ from flambeau.runtime import current, system
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.tape.mode import mode
 from flambeau.tensor import interception
-from flambeau.tensor.fusion import fusion_log, settling_driver
+from flambeau.tensor.fusion import settling_driver
 from flambeau.tensor.fusion.pending_calls import PendingGroup
 from flambeau.tensor.tensor import Tensor
 
@@ -81,7 +82,6 @@ def collect(launch: Launch, plan: Any, args: Sequence[Any]) -> Tensor:
     """Defer a call and return its result, which has no memory yet."""
     numbers = {i: send(args[i]) for i, send in plan.scalars}
     stream = current.local.streams[plan.index]
-    site = caller() if plan.context.driver.runs_bodies or fusion_log.is_on() else None
     with launch_deferral.lock:
         group: Any = launch_deferral.pending
         if group is not None and (why := group.accepts(plan.context, stream, plan.output.shape)):
@@ -91,7 +91,8 @@ def collect(launch: Launch, plan: Any, args: Sequence[Any]) -> Tensor:
             settling_driver.install()
             group = PendingGroup(plan.context, stream, plan.output.shape)
             launch_deferral.replace(group)
-        return group.add(launch, plan, args, numbers, site)
+        return group.add(launch, plan, args, numbers, caller() if group.asks_sites else None)
 
 
+launch_deferral.collecting = sys.modules[__name__]
 system.on_close(partial(launch_deferral.note_recording, False))

@@ -76,13 +76,23 @@ class PendingCall:
 
 
 class PendingGroup:
-    """Calls on one stream and of one shape, in the order of the program. Each reads inputs and earlier results."""
+    """Calls on one stream and of one shape, in the order of the program. Each reads inputs and earlier results.
+
+    Attributes:
+        context, stream, shape: What all calls have in common.
+        is_logged: True if the log of groups is on.
+        asks_sites: True if somebody asks where the program made the calls.
+        calls, inputs: The calls, and the operands that exist already. Empty once the group is issued.
+        failure: The error of the attempt to issue it.
+    """
 
     def __init__(self, context: Any, stream: Stream, shape: tuple[int, ...]) -> None:
         self.context, self.stream, self.shape = context, stream, shape
         self.calls: list[PendingCall] = []
         self.inputs: list[GroupInput] = []
         self.failure: BaseException | None = None
+        self.is_logged = fusion_log.is_on()
+        self.asks_sites = self.is_logged or context.driver.runs_bodies
         self._storages: dict[int, Storage] = {}
         self._places: dict[tuple[int, Meta], int] = {}
         self._numbers: dict[int, int] = {}  # id of a pending call -> its position
@@ -138,7 +148,7 @@ class PendingGroup:
             self.failure = error
             raise
         finally:
-            self.inputs, self._storages = [], {}
+            self.calls, self.inputs, self._storages = [], [], {}  # no cycles: memory is freed at once
 
     def _issue(self, needed: _Needed, why: str) -> None:
         handle = self.stream.handle
@@ -153,7 +163,7 @@ class PendingGroup:
         else:
             self._launch_fused(needed, launcher)
         self.stream.queue.busy = True
-        if fusion_log.is_on() and needed.order:
+        if self.is_logged and needed.order:
             fusion_log.write(self.context, needed.recipe(), needed.sites(), why, alone, launcher is not None)
 
     def _launch_fused(self, needed: _Needed, launcher: Any) -> None:
