@@ -69,9 +69,7 @@ def _outlast(server: StoreServer) -> None:
         partial(server.meetings.remove_process, server.process, 0)
     )  # ranks that wait for it get an error
     until = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < until and any(
-        not p.describe_ended_processes for p in list(server.meetings.participants.values())
-    ):
+    while time.monotonic() < until and any(not p.ended for p in list(server.meetings.participants.values())):
         time.sleep(_LOOK_S)
     server.meetings = None  # no answers are left
 
