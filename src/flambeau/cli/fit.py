@@ -128,7 +128,7 @@ def _run_child(options: argparse.Namespace) -> int:
 
     import_module("flambeau.optim.optimizer").register_optimizer_step_post_hook(on_step)
     options.profile, options.driver, options.races = profile, "virtual", "off"
-    options.schedule = options.float32_precision = options.picture = options.sarif = None
+    options.schedule = options.float32_precision = options.compile = options.picture = options.sarif = None
     options.report, options.trace, options.quiet = Path(f"{file}.report"), [], True
     options.strict = options.full_traceback = options.apply_fixes = False
     status = run(options)

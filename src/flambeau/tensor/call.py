@@ -139,8 +139,12 @@ _sleep_kernels: dict[device, Executable] = {}
 
 
 def _flags_changed() -> None:
-    global plans, fast_plans, structures
     launch_deferral.settle("a flag is changed")
+    _choose_plans()
+
+
+def _choose_plans() -> None:
+    global plans, fast_plans, structures
     plans, structures = _caches.setdefault(flags.key(), ({}, Structures()))
     fast_plans = _NO_PLANS if autocast.threads or interception.count else plans
 
@@ -154,7 +158,7 @@ def _forget_plans() -> None:
 
 flags.subscribe(_flags_changed)
 autocast.subscribe(_flags_changed)
-interception.subscribe(_flags_changed)
+interception.subscribe(_choose_plans)
 system.on_close(_forget_plans)
 
 

@@ -22,7 +22,7 @@ _layers: list[Any] = []  # outermost first: forward mode, then dispatch
 
 
 def subscribe(changed: Callable[[], None]) -> None:
-    """Call `changed()` after the first level or mode opens and after the last one closes."""
+    """Call `changed()` after the first level or mode opens and after the last one closes. It must take no lock."""
     _subscribers.append(changed)
 
 
@@ -45,10 +45,9 @@ def _add(change: int) -> None:
     global count
     with _lock:
         count += change
-        turned = count == 0 or (change > 0 and count == change)
-    if turned:
-        for changed in _subscribers:
-            changed()
+        if count == 0 or (change > 0 and count == change):
+            for changed in _subscribers:  # under the lock: of two threads, the later one's choice must hold
+                changed()
 
 
 def intercept(op: Any, args: Sequence[Any], params: tuple[Any, ...]) -> Any:
