@@ -172,7 +172,9 @@ def _require_sequence(shape: Any) -> Sequence[Any]:
 
 def _count_normalized_dims(input: Tensor, shape: IntTuple) -> int:
     """Return how many dimensions `shape` has, the last ones of the input."""
-    wanted = [index(n) for n in _require_sequence(shape)]
+    if _require_sequence(shape) and isinstance(shape[0], bool):
+        ints_of(shape, "layer_norm", "normalized_shape", 2)  # raises TypeError
+    wanted = [index(n) for n in shape]
     if not wanted:
         raise RuntimeError(
             f"Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "
