@@ -142,7 +142,7 @@ class Server:
     def value_of(self, ending: str) -> bytes:
         return b""
 
-    def blocked(self, least_s: float) -> dict[int, float]:
+    def blocked_processes(self, least_s: float) -> dict[int, float]:
         return dict.fromkeys(self.waiting, 0.0)
 
     def give_up(self, report: str) -> None:
@@ -258,7 +258,7 @@ def test_ranks_without_a_launcher_are_known_by_what_they_left() -> None:
 def test_a_wait_that_moves_on_is_not_given_up(ranks: list[Worker]) -> None:
     both = {worker.process.pid for worker in ranks}
     server, begun = Server(both, both), iter(range(1000))
-    server.blocked = lambda least_s: dict.fromkeys(both, float(next(begun)))  # type: ignore[method-assign]
+    server.blocked_processes = lambda least_s: dict.fromkeys(both, float(next(begun)))  # type: ignore[method-assign]
     looked(server, ranks)
     assert not server.reports
 

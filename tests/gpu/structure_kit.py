@@ -50,10 +50,11 @@ class ProgramDriver:
 
     def load(self, launch: Launch, index: int) -> Any:
         built = build.build_kernels(launch.with_(capability=Device.capability), Device())  # type: ignore[arg-type]
-        return launch if built is None else _described(built, launch)
+        described = launch if built is None else _described(built, launch)
+        return types.SimpleNamespace(workspace=0, described=described)
 
     def launcher(self, exe: Any) -> Any:
-        return exe
+        return exe.described
 
 
 def _described(built: KernelProgram | KernelPlan, launch: Launch) -> tuple[Any, Any]:

@@ -30,7 +30,7 @@ def check(arrays: list[Any], order: float, near: float) -> None:
 
 
 @pytest.mark.parametrize("kind, near", (("float32", 1e-5), ("float64", 1e-13), ("bfloat16", 1e-2)))
-@pytest.mark.parametrize("layout", ("plain", "reversed_dims", "stepped"))
+@pytest.mark.parametrize("layout", ("plain", "reversed_dims", "with_gaps"))
 def test_the_hosts_values_to_rounding(kind: str, near: float, layout: str) -> None:
     for inputs, (order,) in foreach_norm.samples(
         operators.maker(getattr(flambeau, kind), 0), getattr(flambeau, kind)

@@ -215,4 +215,4 @@ def test_names_that_are_lacking_say_so() -> None:
     with pytest.raises(AttributeError, match="Flambeau lacks it"):
         flambeau.nn.quantized  # noqa: B018
     with pytest.raises(AttributeError, match="Flambeau lacks it"):
-        flambeau.nn.functional.scaled_mm  # noqa: B018
+        flambeau.nn.functional.scaled_grouped_mm  # noqa: B018

@@ -281,7 +281,10 @@ def test_calls(name: str) -> None:
     want, found = outcomes
     if isinstance(want, Exception):
         assert type(found).__name__.lstrip("_") == type(want).__name__.lstrip("_"), (found, want)
-        assert "received an invalid" in str(want) or str(found) == str(want)
+        said = re.sub(
+            r" \(position \d\)", "", str(want)
+        )  # PyTorch's own calls pass some keywords by position
+        assert "received an invalid" in said or said == re.sub(r" \(position \d\)", "", str(found))
     else:
         same(found, want, FLOAT32_ULPS if name in COMPUTED_IN_FLOAT32 else 4)
 
