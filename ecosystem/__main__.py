@@ -31,7 +31,6 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",  # a download would hide a missing file
-    "CUDA_VISIBLE_DEVICES": "",
     "PYTHONFAULTHANDLER": "1",
 }
 FLAMBEAU = ("-m", "flambeau", "run", "--driver", "virtual", "--quiet", "--full-traceback")
@@ -227,7 +226,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         flambeau = run_program([options.python, *FLAMBEAU, str(path)], {"PYTHONPATH": sources}, options.limit)
         reference = None
         if options.reference:
-            reference = run_program([options.reference, str(path)], {"PYTHONPATH": ""}, options.limit)
+            reference = run_program(
+                [options.reference, str(path)], {"PYTHONPATH": "", "CUDA_VISIBLE_DEVICES": ""}, options.limit
+            )
         name = str(path.relative_to(FOLDER / "programs"))
         rows.append(Row(name, package, versions[package], flambeau, reference))
         print(format_row(rows[-1]), flush=True)

@@ -23,7 +23,8 @@ what is missing. The packages are unmodified and PyTorch is not installed with t
 
 Each package has programs of 20 to 60 lines in `ecosystem/programs` that do its main job: train,
 generate, fit, write and read. Each ends with a check that can fail. The programs pass on PyTorch's
-CPU build. On Flambeau they run on virtual GPUs with race detection.
+CPU build. The runner gives them virtual GPUs with race detection; the notes say where the rows
+below are from.
 
 ```
 make ecosystem                                        # builds the environment and runs all programs
