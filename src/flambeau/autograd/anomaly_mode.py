@@ -12,8 +12,7 @@ class set_detect_anomaly:
     """Enable or disable anomaly detection. As a context manager, it restores the setting at the end.
 
     Nodes then store the stack of their creation, which the error of a failing backward shows. With `check_nan`, a NaN
-    in a
-    gradient raises RuntimeError.
+    in a gradient raises RuntimeError.
     """
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:

@@ -157,8 +157,7 @@ class Function:
     """The base of custom operations. Define static `forward(ctx, *args)` and `backward(ctx, *grads)`, and call `apply`.
 
     If `setup_context(ctx, inputs, output)` is defined, `forward` has no ctx. `backward` returns a gradient, or None,
-    for each
-    argument of `forward`.
+    for each argument of `forward`.
     """
 
     _backward_cls: type[BackwardCFunction]

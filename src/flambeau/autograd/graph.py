@@ -135,8 +135,7 @@ def register_multi_grad_hook(tensors: Sequence[Any], fn: Callable[..., None], *,
 
     Args:
         mode: "all" passes the list of gradients when all have been computed (None for tensors without one); "any"
-            passes
-            the first gradient.
+            passes the first gradient.
     """
     if mode not in ("all", "any"):
         raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")

@@ -11,8 +11,7 @@ def take_last(options: argparse.Namespace, names: Sequence[str], fits: Callable[
     """Remove an option at the end of the program's arguments and return its value, if `fits` accepts it.
 
     Callers use it only if the option does not occur before the program. A note is printed, because the option might be
-    the
-    program's.
+    the program's.
     """
     *rest, option, value = ("", *options.arguments) if options.arguments else ("", "")
     if "=" in value and value.startswith("--"):

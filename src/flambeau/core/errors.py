@@ -45,8 +45,7 @@ class DriverError(RuntimeError):
 
     Attributes:
         late: The error is of work that was enqueued earlier, or of a device that such work has broken. Which call
-            raises it
-            depends on when that work has run.
+            raises it depends on when that work has run.
         known: An earlier call has raised the same error of the device.
     """
 

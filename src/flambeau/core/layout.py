@@ -100,8 +100,7 @@ def result_strides(shape: Sequence[int], *operands: Sequence[int], broadcast: bo
 
     PyTorch's rule for pointwise operators and indexing: the operands' common order of dimensions. For each pair of
     dimensions, the first operand whose strides order them decides. `broadcast` means that shapes differed, in which
-    case
-    PyTorch does not take its fast path.
+    case PyTorch does not take its fast path.
     """
     if not broadcast and all(is_contiguous(shape, strides) for strides in operands):
         return contiguous_strides(shape)

@@ -55,8 +55,7 @@ class Meta:
     """Shape, strides (in elements), dtype and device of a tensor.
 
     Use `Meta.of` or `Meta.contiguous_of` to create one, never the constructor. Rarely used attributes are computed on
-    first
-    use.
+    first use.
 
     Attributes:
         span: Bytes from the first element to the end of the last.

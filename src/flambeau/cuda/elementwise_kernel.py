@@ -91,8 +91,7 @@ def elementwise(text: str, *, name: str = "elementwise", differentiable: bool = 
             pointwise functions of torch (exp, atan2, erf, where, ...), min and max. A tuple gives several results.
         name: what race reports, timelines and profiles call it.
         differentiable: record it in the autograd graph, its gradients by the chain rule over the expression, all
-            in one kernel,
-            and theirs in turn. Else going backward through it raises.
+            in one kernel, and theirs in turn. Else going backward through it raises.
 
     Operands broadcast. All is computed in the dtype that PyTorch's promotion gives for all operands and numbers
     together, a floating one if a function makes floats of integers; half precision in float32, rounded once. It

@@ -1,8 +1,7 @@
 """`torch.cuda.memory`: statistics and settings of the caching allocator.
 
 `device` is a torch.device, an int or a str; None, the default, is the current device. Sizes are in bytes. Functions
-with
-a device raise RuntimeError if it does not exist, or ValueError if it is not a CUDA device.
+with a device raise RuntimeError if it does not exist, or ValueError if it is not a CUDA device.
 
 Before CUDA is initialized, and without a GPU, every statistic is 0.
 """
@@ -218,8 +217,7 @@ def ipc_collect() -> None:
     """Release CUDA memory that other processes have finished with.
 
     Memory of tensors that were sent and are freed here stays allocated until then. The allocator also checks it
-    whenever a
-    tensor is sent or received, or memory runs out.
+    whenever a tensor is sent or received, or memory runs out.
     """
     system.init()
     import_module("flambeau.runtime.devices.device_ipc").collect()

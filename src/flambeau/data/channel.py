@@ -2,8 +2,8 @@
 
 # Note [How batches travel]
 A message is pickled with its buffers out of band. A small one is sent through the socket. A large one is written once
-to
-anonymous memory (memfd on Linux, a deleted file elsewhere), whose descriptor is sent; the receiver maps it and uses it
+to anonymous memory (memfd on Linux, a deleted file elsewhere), whose descriptor is sent; the receiver maps it and uses
+it
 in place. No process owns such memory or has to clean it up: the system frees it with its last mapping, even if
 processes are killed. It needs no room in /dev/shm, which is small in containers, but counts as memory of the processes
 that use it.

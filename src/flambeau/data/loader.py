@@ -132,8 +132,7 @@ class DataLoader(Generic[T_co]):
 
     def __len__(self) -> int:
         """Return the number of batches. For an iterable dataset it follows from the dataset's length; iteration warns
-        if that is
-        wrong.
+        if that is wrong.
         """
         dataset: Any = self.dataset
         if not isinstance(dataset, IterableDataset):

@@ -80,8 +80,7 @@ class Pinner:
         """Wait until the thread has done its work, after `receive` has raised.
 
         This does not wait for the thread's end: a finalizer may call this during `threading.enumerate`, whose lock a
-        thread
-        needs in order to end.
+        thread needs in order to end.
         """
         self._ended.wait()
 

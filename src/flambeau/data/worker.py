@@ -96,8 +96,7 @@ def _incoming(channel: Channel) -> SimpleQueue[Any]:
     """Yield tasks as they arrive, and None at the end.
 
     A thread reads them from the socket immediately. Otherwise the parent could block sending a task while the worker
-    blocks
-    sending a batch.
+    blocks sending a batch.
     """
     tasks: SimpleQueue[Any] = SimpleQueue()
 

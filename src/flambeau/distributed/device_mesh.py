@@ -45,10 +45,8 @@ class DeviceMesh:
     meshes.
 
     Each dimension has groups of the ranks that differ only in that dimension's index. The constructor initializes the
-    group
-    of all ranks if there is none. If CUDA has not been used yet it selects a CUDA device: LOCAL_RANK, else the rank
-    modulo
-    the number of devices.
+    group of all ranks if there is none. If CUDA has not been used yet it selects a CUDA device: LOCAL_RANK, else the
+    rank modulo the number of devices.
 
     Args:
         device_type: "cuda" or "cpu", the device of the groups' tensors.
@@ -391,8 +389,7 @@ class DeviceMesh:
 
         Raises:
             ValueError: If there are no groups, if `mesh` or names are missing or do not match several groups, or if
-                `mesh` is
-                not the ranks of the one group.
+                `mesh` is not the ranks of the one group.
         """
         groups = [group] if isinstance(group, ProcessGroup) else list(group)
         if isinstance(group, ProcessGroup):

@@ -47,8 +47,7 @@ def init_process_group(
 
     Args:
         backend: "nccl" (CUDA tensors, also of virtual GPUs), "gloo" or "mpi" (CPU tensors), or "cpu:gloo,cuda:nccl".
-            None
-            selects the backend for the device of `device_id`, or gloo for CPU tensors and nccl for CUDA tensors.
+            None selects the backend for the device of `device_id`, or gloo for CPU tensors and nccl for CUDA tensors.
         timeout: Time limit of operations; default: 10 minutes with nccl, 30 minutes otherwise.
         device_id: The CUDA device of this rank; nccl's communicator is created immediately.
         pg_options: A ProcessGroupNCCL.Options, for nccl.

@@ -72,10 +72,8 @@ def set_sharing_strategy(new_strategy: str) -> None:
     """Set the strategy for sharing CPU memory. Memory that is shared already is not affected.
 
     "file_descriptor": anonymous memory; each shared storage keeps a descriptor open in each process that has it, and
-    nothing
-    can leak. "file_system": named memory, for programs that share more storages than they may have open files; names of
-    a
-    killed process remain until the whole program has ended.
+    nothing can leak. "file_system": named memory, for programs that share more storages than they may have open files;
+    names of a killed process remain until the whole program has ended.
 
     Raises:
         AssertionError: If the strategy is not available.

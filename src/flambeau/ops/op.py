@@ -81,8 +81,7 @@ class Derivative:
         formulas: One for each input; None for an input without a gradient.
         whole: One formula that returns the gradients of all inputs.
         name: PyTorch's name of the node, if it is not the operator's name in camel case plus "Backward0". If it differs
-            from
-            call to call, a function of the metas of the inputs (None for scalars) and the params.
+            from call to call, a function of the metas of the inputs (None for scalars) and the params.
         outputs: Number of differentiable outputs, from the first (default: all).
         linear: "together": the operator is linear in all floating-point tensors together; "each": in each of them.
             Forward-mode differentiation then runs the operator itself on tangents.
@@ -145,8 +144,7 @@ class Op(Record):
             high=)`
             returns a random array of the dtype.
         casts_output: True if the kernel stores to any output dtype that `can_cast` allows (pointwise operators);
-            otherwise
-            an `out=` of another dtype goes through a temporary.
+            otherwise an `out=` of another dtype goes through a temporary.
         flags: Names of the flags that it depends on; their values are appended to `params` for the rule.
         derivative: Its backward formulas.
         autocast: The dtypes to which autocast casts its inputs.

@@ -2,8 +2,8 @@
 
 A rule is called with a meta and static params; it returns the layout of the view or raises PyTorch's error.
 `tensor/autograd/autograd_meta.py` runs them. A derivative is called with the gradient of the view, the meta of the
-base,
-a function that runs views, and the params. It is plain tensor code, which is recorded if a second derivative is needed.
+base, a function that runs views, and the params. It is plain tensor code, which is recorded if a second derivative is
+needed.
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ class Adam(Elementwise):
         betas: Decays of the two averages.
         eps: Added to the root of the second average.
         weight_decay: Factor of the parameter, which is added to the gradient, or with `decoupled_weight_decay`
-            subtracted
-            from the parameter itself.
+            subtracted from the parameter itself.
         amsgrad: Divide by the root of the largest average so far.
         maximize: Maximize the objective.
         foreach, fused: No effect; every step is one launch.

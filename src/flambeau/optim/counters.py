@@ -1,8 +1,7 @@
 """`Counters`: the step counters of optimizers, one for each parameter, as CPU tensors of one element.
 
 PyTorch's checkpoints require tensors. A step reads and writes the counters of each parameter, so their addresses are
-looked up
-once and then cached.
+looked up once and then cached.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """`Elementwise`: an optimizer whose formula is elementwise, so that one launch updates all parameters.
 
 A rule consists of a formula (`ops/multi_tensor/optimizer.py`), the states of each parameter, the counters (numbers,
-such
-as the step), and the scalars of a step. Parameters with equal scalars are updated together. With `differentiable` or
-`capturable` the same formula runs on tensors, parameter by parameter: see Note [One formula, three readings].
+such as the step), and the scalars of a step. Parameters with equal scalars are updated together. With `differentiable`
+or `capturable` the same formula runs on tensors, parameter by parameter: see Note [One formula, three readings].
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ class NAdam(Elementwise):
         betas: Decays of the averages of the gradient and of its square.
         eps: Added to the root of the second average.
         weight_decay: Factor of the parameter, which is added to the gradient, or with `decoupled_weight_decay`
-            subtracted
-            from the parameter itself.
+            subtracted from the parameter itself.
         momentum_decay: Determines how fast the momentum grows to its full value.
         foreach: No effect; every step is one launch.
         maximize: Maximize the objective.

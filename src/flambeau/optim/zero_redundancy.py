@@ -30,8 +30,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     """An optimizer of `optimizer_class` whose states are distributed over the ranks of a group.
 
     Parameters are assigned by decreasing size, each to the rank with the fewest elements so far. Steps are bitwise
-    equal to
-    those of the optimizer itself.
+    equal to those of the optimizer itself.
 
     Args:
         params: As for any optimizer, equal on all ranks.

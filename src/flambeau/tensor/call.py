@@ -325,8 +325,7 @@ def call_into(
 
     Raises:
         RuntimeError: With nothing changed, for a shape that does not match (`resize` resizes `out=`, as PyTorch does),
-            a
-            dtype that the result cannot be cast to, another device, or overlapping memory.
+            a dtype that the result cannot be cast to, another device, or overlapping memory.
     """
     target = outputs[0]
     memory = target.memory

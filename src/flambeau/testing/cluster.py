@@ -8,9 +8,8 @@
 # Note [Simulated clusters]
 The program is rank 0 of `size`, with one virtual GPU without data (`flambeau.virtual(data=False)`). The other ranks do
 not run; they are assumed to do the same as rank 0 at the same time. Collectives on GPUs begin when rank 0 calls them
-and
-cost what the cluster's links determine (Note [Collectives of a cluster]); collectives on the CPU combine copies of rank
-0's numbers. A step of thousands of GPUs is therefore simulated as fast as a step of one.
+and cost what the cluster's links determine (Note [Collectives of a cluster]); collectives on the CPU combine copies of
+rank 0's numbers. A step of thousands of GPUs is therefore simulated as fast as a step of one.
 
 The simulation omits differences between ranks (slow nodes, noise, uneven batches), congestion in the network, groups
 other than that of all ranks, and the multiprocessors that NCCL's own kernels use.

@@ -143,8 +143,7 @@ def _clocks(graph: Any) -> tuple[list[dict[int, int]], set[int]]:
     """Return (vector clock of each step, answered polls).
 
     A step's clock has, for each stream, the last command that happens before it or is it. The clock of a step that does
-    not
-    access memory is dropped once its successors have theirs, because clocks are large with thousands of streams.
+    not access memory is dropped once its successors have theirs, because clocks are large with thousands of streams.
     """
     steps = graph.steps
     clocks: list[dict[int, int]] = [{}] * len(steps)

@@ -47,21 +47,18 @@ def explore(
         function: The program. It creates its own tensors; its result is compared bit for bit.
         schedules: Number of orders to examine; None for as many as `seconds` allow.
         policies: "exhaustive" (each combination of answers to polls, and each order that can differ, while there are
-            few
-            conflicting pairs), "random", "pct:DEPTH", "adversarial"; used in turns with seeds from `seed` on.
+            few conflicting pairs), "random", "pct:DEPTH", "adversarial"; used in turns with seeds from `seed` on.
         check: Run each order twice; two different outcomes are a separate failure.
         shrink: Reduce a failure to the fewest forced reorderings.
         stop: Stop after this many kinds of failures.
         seconds: Time limit for starting another order; None for no limit.
         replay: The line that repeats a schedule, for reports; by default a call of `flambeau.virtual`.
         watch: Called for each examined order with the results so far, and for each wrong outcome with its failure,
-            before
-            it is reduced.
+            before it is reduced.
 
     Raises:
         ValueError: If a policy is unknown, a number is below 1, `seed` is below 0, `seconds` is not above 0, or there
-            is no
-            limit.
+            is no limit.
         TypeError: If results cannot be compared, or an argument has another type.
     """
     if not callable(function):

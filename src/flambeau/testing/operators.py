@@ -164,10 +164,8 @@ def check_virtual(op: Op, kind: dtype, where: device, seed: int = 0) -> int:
     """Run the samples on the CPU and on `where`, and raise AssertionError unless bits or errors are equal.
 
     Each sample is tried in row-major and column-major layout, images also in channels last. The first sample is also
-    tried
-    with gaps between its elements, with empty, 0-dim and one-row operands, and with `out=`. Operators that CUDA devices
-    do
-    not implement although CPUs do (products of integers) are not compared.
+    tried with gaps between its elements, with empty, 0-dim and one-row operands, and with `out=`. Operators that CUDA
+    devices do not implement although CPUs do (products of integers) are not compared.
 
     Returns:
         The number of calls that were compared.

@@ -142,8 +142,7 @@ def checkpoint(
 
     Args:
         use_reentrant: True runs a nested backward (at least one argument must require a gradient, and `autograd.grad`
-            is
-            not supported); False keeps the graph and fills in its saved tensors.
+            is not supported); False keeps the graph and fills in its saved tensors.
         context_fn: Returns two context managers, for the first run and for the second.
         determinism_check: "default" compares shapes, dtypes and devices of both runs; "none" does not.
         early_stop: Stop the second run once all saved tensors are available.

@@ -14,8 +14,7 @@ class _Deterministic(ModuleType):
         """Return True if `empty` and `resize_` fill new memory while algorithms must be deterministic (default True).
 
         Floating-point numbers become NaN, others their dtype's largest value: see tensor/deterministic_fill.py. Filling
-        takes
-        time.
+        takes time.
 
         Raises:
             RuntimeError: If it is set to a value that is not a bool.

@@ -142,8 +142,7 @@ def join(store: Store, rank: int, size: int, timeout: timedelta) -> bool:
     """Join MPI with all ranks if each of them can. All ranks must call this.
 
     A rank can join if mpi4py is installed, the rank has not joined another world before, and its MPI either accepts
-    ranks
-    that it did not start or has started all of them.
+    ranks that it did not start or has started all of them.
 
     Returns:
         True if all ranks are now in one world.

@@ -2,8 +2,7 @@
 
 Each process simulates its own devices (Note [Members of other processes] in
 driver/virtual/collectives/collectives.py). The coordinator stores contributions until all have arrived, and then
-answers
-the waiting processes. The answers do not depend on which process is faster:
+answers the waiting processes. The answers do not depend on which process is faster:
 
 # Note [Answers to waiting ranks]
 A rank that can run no more commands asks for collective instances. It is answered when all instances that it has joined
@@ -12,9 +11,8 @@ instance, in a poll, in the store) or has ended: then the complete instances are
 Ranks that create a communicator or wait in the store or in MPI are answered after that, because their devices progress
 without the host. The coordinator cannot see the progress of MPI: ranks that wait there are asked to check again, all
 together, until all have checked several times without success. A rank receives instances in the order in which it
-joined
-them. If no instance is complete, a rank that polls is answered that nothing has happened yet. If no rank polls, it is a
-deadlock, which each rank receives with every rank's call site.
+joined them. If no instance is complete, a rank that polls is answered that nothing has happened yet. If no rank polls,
+it is a deadlock, which each rank receives with every rank's call site.
 
 A rank may wait for something that the coordinator cannot see (a file, a socket, another thread). If the running ranks
 have used no processor time for seconds, ranks that poll or have a complete instance are answered anyway. Only such

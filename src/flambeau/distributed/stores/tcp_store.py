@@ -52,10 +52,8 @@ class TCPStore(Inner, Store):
     """A store over TCP. With `is_master` it also serves the store, on `port` or, if that is 0, on a free port.
 
     The server listens at the address of `host_name`; the loopback address admits only this host. If the name has no
-    address
-    of this host, or the host's own name resolves to the loopback device, the server listens at all addresses. Note [Who
-    may
-    connect to a store] has the rules of admission.
+    address of this host, or the host's own name resolves to the loopback device, the server listens at all addresses.
+    Note [Who may connect to a store] has the rules of admission.
 
     Args:
         host_name: Host of the server.

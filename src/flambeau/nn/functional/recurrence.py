@@ -78,8 +78,7 @@ class Steps:
 
 class Running:
     """The states of the sequences that are running. States of sequences that begin are from `source`; states of
-    sequences
-    that end are stored.
+    sequences that end are stored.
     """
 
     def __init__(self, source: Tensor) -> None:
@@ -130,8 +129,7 @@ class Recurrence(Function):
     """One recurrent layer in one direction: see Note [Recurrence].
 
     `apply(mode, steps, x, h, c, w_ih, w_hh, b_ih, b_hh, w_hr)` returns the states (N, P), the last states (B, P) and,
-    for
-    an LSTM, the last cell states (B, H).
+    for an LSTM, the last cell states (B, H).
 
     Args:
         mode: "LSTM", "GRU", "RNN_TANH" or "RNN_RELU".

@@ -54,8 +54,7 @@ class ReLU(_Inplace):
 
 class RReLU(Module):
     """The elementwise function x for x >= 0, else slope * x. The slope is drawn from [lower, upper) in training, else
-    their
-    mean.
+    their mean.
     """
 
     def __init__(self, lower: float = 1.0 / 8, upper: float = 1.0 / 3, inplace: bool = False) -> None:
@@ -388,8 +387,7 @@ class MultiheadAttention(Module):
 
     Inputs: query (L, N, E), key (S, N, kdim) and value (S, N, vdim), or without N. With `batch_first` N is the first
     dimension. Parameters: in_proj_weight (3 E, E), or q_proj_weight (E, E), k_proj_weight (E, kdim) and v_proj_weight
-    (E,
-    vdim) if the sizes differ; in_proj_bias (3 E); bias_k and bias_v (1, 1, E) with `add_bias_kv`; out_proj.
+    (E, vdim) if the sizes differ; in_proj_bias (3 E); bias_k and bias_v (1, 1, E) with `add_bias_kv`; out_proj.
     """
 
     def __init__(

@@ -24,9 +24,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
     `cutoffs`.
 
     The head has the first classes and one number for each other cluster. Cluster i first projects its input to
-    in_features
-    / div_value ** (i + 1) features. Inputs: input (N, in_features) or (in_features), target (N) or (). Returns the
-    log-probability of each target, and the mean negative log-probability.
+    in_features / div_value ** (i + 1) features. Inputs: input (N, in_features) or (in_features), target (N) or ().
+    Returns the log-probability of each target, and the mean negative log-probability.
 
     Raises:
         ValueError: If cutoffs are not unique, positive, increasing and below n_classes.

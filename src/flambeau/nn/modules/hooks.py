@@ -232,8 +232,7 @@ class _Watch:
     """One call of a module that has backward hooks.
 
     Backward first reaches the node around the outputs, with their gradients. After the node around the inputs has run,
-    the
-    inputs' gradients are known and the hooks are called.
+    the inputs' gradients are known and the hooks are called.
     """
 
     def __init__(self, module: Module, hooks: Sequence[Hook], before: Sequence[Hook]) -> None:

@@ -448,8 +448,7 @@ class Module(Stateful):
         itself.
 
         A dtype (floating-point or complex) applies only to floating-point and complex tensors, `memory_format` only to
-        tensors
-        of 4 and 5 dimensions. With `non_blocking`, the host does not wait for copies from pinned memory.
+        tensors of 4 and 5 dimensions. With `non_blocking`, the host does not wait for copies from pinned memory.
         """
         device, dtype, non_blocking, _, form = to_arguments(args, kwargs)
         if dtype is not None:

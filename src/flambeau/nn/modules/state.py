@@ -75,8 +75,7 @@ class Stateful:
 
     def register_load_state_dict_pre_hook(self, hook: Any) -> RemovableHandle:
         """Call `hook(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)`
-        before the
-        module loads its state from `state_dict`.
+        before the module loads its state from `state_dict`.
         """
         return self._register_load_state_dict_pre_hook(hook, with_module=True)
 

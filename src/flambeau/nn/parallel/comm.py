@@ -62,8 +62,7 @@ def broadcast_coalesced(
     """Copy all `tensors` to several GPUs. Returns a tuple for each device.
 
     Tensors of one dtype are copied in buffers of at most `buffer_size` bytes (a larger one alone), and the copies are
-    parts
-    of these. The tensors must be on one device, the CPU or a GPU; if it is among `devices`, it gets the tensors
+    parts of these. The tensors must be on one device, the CPU or a GPU; if it is among `devices`, it gets the tensors
     themselves.
 
     Raises:
@@ -175,8 +174,7 @@ def gather(tensors: Iterable[Tensor], dim: int = 0, destination: Any = None, *, 
 
     Raises:
         RuntimeError: If an input is not a tensor or is on the CPU, sizes do not match, or both `destination` and `out`
-            are
-            present.
+            are present.
     """
     tensors = tuple(tensors)
     if out is not None and destination is not None:

@@ -28,11 +28,9 @@ class DataParallel(Module, Generic[T]):
     """A module that runs on several GPUs: each computes a part of the batch, and the outputs are concatenated.
 
     A forward scatters the arguments (see `nn.parallel.scatter`), copies the module to every GPU that has a part, calls
-    the
-    copies from one thread and gathers their results. Backward sums gradients into `module`, whose parameters and
-    buffers
-    must be on `device_ids[0]`. Changes by a copy are lost, except in-place changes on that GPU. Hooks run once for each
-    copy. Outputs without dimensions are gathered to a vector. With one GPU or none, it calls `module` itself.
+    the copies from one thread and gathers their results. Backward sums gradients into `module`, whose parameters and
+    buffers must be on `device_ids[0]`. Changes by a copy are lost, except in-place changes on that GPU. Hooks run once
+    for each copy. Outputs without dimensions are gathered to a vector. With one GPU or none, it calls `module` itself.
 
     Args:
         device_ids: torch.device, str or int; default: all GPUs.
@@ -42,8 +40,7 @@ class DataParallel(Module, Generic[T]):
     Raises:
         AssertionError: By the constructor, if a GPU does not exist.
         RuntimeError: By a call, if `module` is on another device. Exceptions of a copy are raised with their type and
-            the
-            copy's device.
+            the copy's device.
     """
 
     module: T

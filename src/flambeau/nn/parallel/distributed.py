@@ -110,16 +110,14 @@ class DistributedDataParallel(Module, Joinable):
         gradient_as_bucket_view: Gradients are parts of the buckets, which saves memory and copies.
         static_graph: Every iteration uses the same parameters, equally often.
         delay_all_reduce_named_params, param_to_hook_all_reduce: Parameters that are reduced together when the gradient
-        of
-            another parameter has been accumulated.
+            of another parameter has been accumulated.
         mixed_precision: Dtypes of computation and reduction.
         skip_all_reduce_unused_params: With `find_unused_parameters`: do not reduce buckets that no rank used.
         batched_grad_copy: No effect; gradients are always copied one bucket at a time.
 
     Raises:
         RuntimeError: By the constructor, if no parameter requires a gradient, a parameter is not initialized, or
-            parameters
-            differ from those of other ranks. By a call, if the last backward did not compute every gradient.
+            parameters differ from those of other ranks. By a call, if the last backward did not compute every gradient.
         ValueError: By the constructor, if devices do not match.
     """
 
@@ -495,8 +493,7 @@ class DistributedDataParallel(Module, Joinable):
 
         Args:
             divide_by_initial_world_size: Divide by the number of all ranks; ranks that are done contribute zeros. False
-                divides
-                by the number of ranks that still have inputs.
+                divides by the number of ranks that still have inputs.
         """
         return Join(
             [self],

@@ -26,8 +26,7 @@ def parallel_apply(
     """Call each module with its arguments on its device and return the outputs. One thread makes all calls, in order.
 
     Launches are asynchronous, so the devices compute at the same time. A module that waits for its device (`item()`, a
-    copy
-    to pageable memory) delays the next one.
+    copy to pageable memory) delays the next one.
 
     Args:
         inputs: For each module its positional arguments, a tuple or list, or the only argument.

@@ -23,8 +23,7 @@ def replicate(network: T, devices: Sequence[Any], detach: bool = False) -> list[
     """Copy `network` to several GPUs. Its parameters and buffers must be on one GPU.
 
     A replica's parameters are copies in the autograd graph, stored as plain attributes: gradients are summed into those
-    of
-    `network`. On the GPU of `network`, parameters and buffers share its memory, so in-place changes affect it.
+    of `network`. On the GPU of `network`, parameters and buffers share its memory, so in-place changes affect it.
 
     Args:
         devices: torch.device, str or int.

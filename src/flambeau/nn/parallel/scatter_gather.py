@@ -18,8 +18,7 @@ def scatter(inputs: Any, target_gpus: Sequence[Any], dim: int = 0) -> Any:
     """Return parts of `inputs`, one for each GPU. Tensors are split along `dim`; other values are equal in each part.
 
     Tuples, named tuples, lists and dicts are traversed. There are fewer parts than GPUs if a tensor has fewer chunks
-    (see
-    `torch.chunk`); the tensor with the fewest chunks decides.
+    (see `torch.chunk`); the tensor with the fewest chunks decides.
 
     Returns:
         A tuple for a tensor, a list for anything else.

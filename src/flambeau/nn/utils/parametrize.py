@@ -275,8 +275,7 @@ def register_parametrization(
     module.
 
     A second parametrization is applied to the result of the first. Reading the attribute computes it. Assigning to it
-    needs
-    a `right_inverse`, which also initializes the unconstrained tensor.
+    needs a `right_inverse`, which also initializes the unconstrained tensor.
 
     Args:
         unsafe: Allow changes of dtype and shape.

@@ -22,8 +22,7 @@ class BasePruningMethod(ABC):
 
     Attributes:
         PRUNING_TYPE: The part that `compute_mask` receives after earlier pruning: the remaining elements
-            ("unstructured"),
-            the remaining channels ("structured"), or everything ("global").
+            ("unstructured"), the remaining channels ("structured"), or everything ("global").
     """
 
     PRUNING_TYPE: ClassVar[str]

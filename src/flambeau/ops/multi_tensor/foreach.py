@@ -34,8 +34,7 @@ Formula = Callable[[Any, Any, Sequence[Any], Sequence[Any]], Sequence[Any]]
 
 class Foreach(Op):
     """An operator over lists. Its operands are all tensors, list by list, then scalars; its params are (tensors per
-    list,
-    options).
+    list, options).
 
     Attributes:
         changed: Function of the options that returns the lists whose new values are the outputs.

@@ -62,8 +62,7 @@ def gelu(x: Array) -> Array:
     """Return x times the normal distribution's cumulative probability, for float32 numbers.
 
     The function is x / (1 + exp(x r(x^2))) with a smooth function r, so nothing cancels. The error is 5 units in the
-    last
-    place for x above -1; for smaller x the relative error is a third of that of x (1 + erf(x / sqrt(2))) / 2.
+    last place for x above -1; for smaller x the relative error is a third of that of x (1 + erf(x / sqrt(2))) / 2.
     """
     t = x * x
     if not t.max() <= _FAR:  # x^4 must not overflow

@@ -3,8 +3,7 @@
     template <typename T> T name(T x, T y) { const T z = sin(x); if (z > y) return z; return z * y + T(2); }
 
 It reads arithmetic, comparisons, logic, `?:`, functions of C's math library, variables, assignments, `if`, `return`,
-and
-calls of functions that are defined earlier. Other syntax is refused by name.
+and calls of functions that are defined earlier. Other syntax is refused by name.
 """
 
 from __future__ import annotations

@@ -79,8 +79,7 @@ def _distribution(
     Args:
         wide: `wide(dtype, range)` returns True if a draw gives two elements of 64 bits instead of four of 32.
         deal: C++ statements that assign draws to elements, with the names of driver/cuda/include/random.cuh; PUT(x)
-            stores
-            one element.
+            stores one element.
     """
 
     def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:

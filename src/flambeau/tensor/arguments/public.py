@@ -152,8 +152,8 @@ def behind(front: Front, *, as_function: bool = True) -> Callable[[F], F]:
 
     Args:
         front: Receives the function with its argument parser, and returns the function to bind. That runs a call
-            directly
-            if all arguments are exactly of the expected types, and leaves all others to the function that it received.
+            directly if all arguments are exactly of the expected types, and leaves all others to the function that it
+            received.
         as_function: Bind `torch.<name>`, too.
     """
 

@@ -2,8 +2,7 @@
 
 # Note [Functions that tensors override]
 A tensor class overrides each public function: `torch.add(a, t)` calls `T.__torch_function__` if `t` is a `T`. A check
-of
-all arguments in each call would cost every program time for a feature that few programs use. Functions are therefore
+of all arguments in each call would cost every program time for a feature that few programs use. Functions are therefore
 unchanged until the program defines its first class with overrides. Then the code object (`__code__`) of each public
 function is replaced, once, by a door that checks the arguments and continues with the original code. The function
 object stays the same, so references to it that the program has stored remain valid and `func is torch.add` holds.
@@ -330,8 +329,7 @@ def _door_code(count: int) -> CodeType:
     """Return the code of `_door` for a function that uses `count` variables of enclosing functions.
 
     The code must declare these variables, because the function keeps its cells, and must begin by copying the cells
-    into its
-    frame. Otherwise a debugger or IPython that reads `f_locals` of such a frame crashes the process.
+    into its frame. Otherwise a debugger or IPython that reads `f_locals` of such a frame crashes the process.
     """
     if not count:
         return _door.__code__

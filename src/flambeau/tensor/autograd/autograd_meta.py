@@ -126,8 +126,7 @@ def requires_grad(t: Tensor) -> bool:
     """Return True if gradients are computed for `t`.
 
     As in PyTorch, this includes a view without an edge, which was created without recording from a tensor that requires
-    a
-    gradient.
+    a gradient.
     """
     history = t.history
     if history is None:

@@ -18,8 +18,7 @@ class Composite(Record):
     """The description of such a function. PyTorch's name of its node is derived from `name`.
 
     It is needed where the derivatives of the single operators lose information: a pseudo-inverse is differentiable even
-    if
-    the singular vectors in its computation are not. It is also used where PyTorch has one node.
+    if the singular vectors in its computation are not. It is also used where PyTorch has one node.
     """
 
     name: str

@@ -25,8 +25,7 @@ class SavedTensor:
 
     Attributes:
         node, index: The node and output number of the tensor. A node of None stands for the saving node, or with index
-        -1
-            for none.
+            -1 for none.
     """
 
     __slots__ = ("counter", "index", "memory", "meta", "node", "ptr", "version")

@@ -2,10 +2,9 @@
 
 # Note [Who owns an exported tensor]
 The C structs and the storage are owned by one Python object. The struct holds a reference to it, which the consumer
-drops
-by calling the deleter. An unconsumed capsule cannot do that when it is freed: its destructor is written in Python and
-must not run while an exception is propagating, which is when such capsules are freed. Capsules are therefore recorded
-until they are consumed, and the next DLPack call frees those that nothing else references.
+drops by calling the deleter. An unconsumed capsule cannot do that when it is freed: its destructor is written in Python
+and must not run while an exception is propagating, which is when such capsules are freed. Capsules are therefore
+recorded until they are consumed, and the next DLPack call frees those that nothing else references.
 
 A tensor on virtual GPUs is exported as an extension device's (kDLExtDev): only Flambeau can use its addresses, and
 other libraries refuse it. A tensor on a real GPU is exported as CUDA's (kDLCUDA).

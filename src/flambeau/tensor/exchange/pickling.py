@@ -4,8 +4,7 @@
 As in PyTorch: a call of `rebuild` with the public storage object, offset, size and stride. A checkpoint's pickler
 replaces the storage object by an id and writes its bytes to a separate record (serialization/writer.py); a plain pickle
 includes the `Storage` and its bytes. All tensors over one storage refer to the same `Storage` object, so the memo of
-the
-pickle or of `deepcopy` keeps them over one storage.
+the pickle or of `deepcopy` keeps them over one storage.
 """
 
 from __future__ import annotations

@@ -406,8 +406,7 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Return this tensor with another dtype, device or memory format: `to(dtype)`, `to(device, dtype)`, `to(other)`.
 
     Returns itself if nothing changes and `copy` is False. With `non_blocking`, a copy from pinned memory to a CUDA
-    device
-    returns before it has finished, and a copy to the CPU returns a pinned tensor that the stream still writes.
+    device returns before it has finished, and a copy to the CPU returns a pinned tensor that the stream still writes.
     """
     meta = self.meta
     if (
@@ -626,8 +625,7 @@ def record_use(self: Tensor, event: Event) -> None:
     """Record that work up to a recorded event uses this memory. After its free, reuse waits only for that event.
 
     This is more exact than `record_stream`, which waits for all work that the stream has when the memory is freed. The
-    event
-    may be recorded again afterwards.
+    event may be recorded again afterwards.
 
     Raises:
         RuntimeError: If the event was never recorded.

@@ -1,6 +1,5 @@
 """Creation of tensors from sizes, like another tensor, and of sequences of numbers. `tensor/exchange/data.py` has
-creation
-from data.
+creation from data.
 
 Options of every function: `dtype` (None: see each), `device` (None: the default device, or that of the model tensor;
 "cuda" is the current device), `pin_memory` (CPU only), `layout` (strided only), `requires_grad`.

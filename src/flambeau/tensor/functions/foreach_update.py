@@ -25,8 +25,7 @@ def update(
 
     Args:
         lists: Lists of equal length, of tensors on one device, each list of one dtype. The m-th tensors have equal
-            shapes,
-            or one element.
+            shapes, or one element.
 
     Raises:
         RuntimeError: If that is not the case; nothing has changed then.
@@ -48,8 +47,7 @@ def update_flagged(record: Foreach, lists: Sequence[Sequence[Tensor]], flag: Ten
 
 def copy(targets: Sequence[Tensor], sources: Sequence[Tensor], scale: float | None = None) -> None:
     """Copy each source, times `scale` if it is not None, to the target of equal shape. All are on one device, each list
-    of one
-    dtype.
+    of one dtype.
     """
     record, scalars = (foreach_copy, ()) if scale is None else (foreach_scaled, (scale,))
     for start in range(0, len(targets), MOST):
@@ -59,8 +57,7 @@ def copy(targets: Sequence[Tensor], sources: Sequence[Tensor], scale: float | No
 
 def norms(tensors: Sequence[Tensor], order: float) -> list[Tensor]:
     """Return the vector norms of tensors of one device and dtype, one launch for up to 256 tensors. Autograd does not
-    record
-    it.
+    record it.
     """
     parts = [tensors[start : start + MOST] for start in range(0, len(tensors), MOST)]
     return [engine.call(foreach_norm, part, (order,)) for part in parts]

@@ -287,8 +287,7 @@ def backward(
 
     Raises:
         RuntimeError: If the tensor does not require a gradient, `gradient` is missing for a tensor of several elements,
-            or
-            an earlier backward freed the graph.
+            or an earlier backward freed the graph.
     """
     run_backward((self,), gradient, retain_graph, create_graph, inputs)
 

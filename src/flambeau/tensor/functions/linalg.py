@@ -679,8 +679,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
 
     Args:
         driver: "gels" (A has full rank; the only one on GPUs), "gelsy" (the CPU's default), "gelsd", "gelss". It
-            determines
-            which of the other results are computed.
+            determines which of the other results are computed.
 
     Raises:
         LinAlgError: If the driver is "gels" and A does not have full rank.

@@ -327,8 +327,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = _MO
     """Return the p-norm distance of each row of `x1` to each row of `x2`, for each batch.
 
     Euclidean distances of more than 25 rows are computed by a matrix product (which TF32 rounds), unless `compute_mode`
-    is
-    "donot_use_mm_for_euclid_dist".
+    is "donot_use_mm_for_euclid_dist".
     """
     if compute_mode is not None and compute_mode not in _MODES:
         raise ValueError(f"{compute_mode} is not a valid value for compute_mode")

@@ -169,8 +169,7 @@ def sspaddmm(
 @_method
 def coalesce(self: Tensor) -> Any:
     """Return a COO tensor with sorted and distinct indices: itself if it has them already. Values with equal indices
-    are
-    summed.
+    are summed.
     """
 
 

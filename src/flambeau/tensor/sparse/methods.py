@@ -42,8 +42,7 @@ def _require(t: Tensor, name: str, layout: str = "sparse_coo") -> Any:
 
 def coalesce(self: Tensor) -> Tensor:
     """Return a COO tensor with sorted and distinct indices: itself if it has them already. Values with equal indices
-    are
-    summed.
+    are summed.
     """
     _require(self, "coalesce")
     return primitives.coalesce(self)

@@ -34,8 +34,7 @@ class Forcing:
             FORCED if a run printed other values. HIDDEN if no printed value depends on the order of the two steps.
             WAITED if
             this run waited although nothing promises a wait: for the users of memory that returns to the driver, or for
-            all
-            ranks before a collective. UNFORCED otherwise.
+            all ranks before a collective. UNFORCED otherwise.
         """
         place = self._executor.place
         first, second = place(race.first.site), place(race.second.site)

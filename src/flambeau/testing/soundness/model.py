@@ -43,8 +43,7 @@ class Race(NamedTuple):
 
     Attributes:
         kind: "memory"; "reuse" (of released memory); "host"; or "array": the host uses pinned memory through an array
-            of
-            another library, which no driver observes.
+            of another library, which no driver observes.
     """
 
     first: int
@@ -58,8 +57,7 @@ class Life:
 
     Attributes:
         pool: Later allocations with an equal pool may reuse this memory after its release. None for pinned memory,
-            which
-            the allocator reuses only after its copies.
+            which the allocator reuses only after its copies.
         protected: Nodes that the allocator waits for before it reuses the memory.
         settled: True if the allocator has waited for all nodes.
         line: The step that requested it.
@@ -204,8 +202,7 @@ class Model:
         meets: True if a rank's collective happens after the other rank's earlier work. A rank that does not wait on the
             host may have continued before the other one joined.
         conservative: True if memory was released, while threads run, before its thread waited for its uses. A detector
-            that
-            does not wait for later allocations of the threads must then withhold the certificate.
+            that does not wait for later allocations of the threads must then withhold the certificate.
         line: The line of the next nodes; any number.
     """
 

@@ -82,8 +82,7 @@ class Rows:
 
     def program(self, body: str, functions: str = "", numbers: Sequence[float] = ()) -> KernelProgram:
         """Return the kernel with the statements `body`, which use the names of rows.cuh: `held` of `row`, and operands
-        out, x,
-        p2, p3, ...
+        out, x, p2, p3, ...
 
         `numbers` are passed as doubles k0, k1, ...
         """

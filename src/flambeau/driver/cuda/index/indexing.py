@@ -333,8 +333,7 @@ def _one_by_one(
     writes].
 
     The C++ texts use `acc`, the target element; `v`, the value; and `count`, the number of values so far. Dimensions
-    that
-    no index depends on are not sorted; all of their elements are processed together.
+    that no index depends on are not sorted; all of their elements are processed together.
 
     Args:
         last: Process only the last value of each target.

@@ -27,8 +27,7 @@ class Radix:
     """A radix sort of `count` keys. Its memory is the first part of a workspace.
 
     A pass reads the raw keys from `source`. After `passes` passes `keys` holds the sorted keys and `values` their
-    former
-    positions, counted over all rows. A pass returns early if all keys have the same digit.
+    former positions, counted over all rows. A pass returns early if all keys have the same digit.
 
     Attributes:
         wide: True if raw keys have 64 bits, else 32.

@@ -164,8 +164,7 @@ def _choose_places(
     steps: KernelSteps, first: tuple[int, ...], others: list[tuple[int, ...]], to_real: bool, staged: bool
 ) -> tuple[Array, Array]:
     """Return the arrays that the transform reads and writes: the operands if a plan supports their strides, else
-    temporary
-    memory.
+    temporary memory.
     """
     (out,), (x,) = steps.outputs, steps.inputs
     order = (*_by_memory(out.meta, [d for d in range(out.meta.ndim) if d not in first]), *first)

@@ -322,8 +322,7 @@ def ctc_loss_backward(launch: Launch, device: CudaDevice) -> KernelPlan:
     pass.
 
     Operands: out (T, N, C), grad (N), log_probs (T, N, C), targets, both lengths (N), loss (N). Params: (blank, whether
-    the
-    gradient of an infinite loss is zero). The first state of a class sums the parts of all its states in order.
+    the gradient of an infinite loss is zero). The first state of a class sums the parts of all its states in order.
     """
     (out,), (grad, probs, targets, given, wanted, loss) = launch.outputs, _metas(launch)
     times, batch, _ = probs.shape

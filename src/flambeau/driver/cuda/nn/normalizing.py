@@ -218,8 +218,7 @@ def batch_norm_train(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 def batch_norm_infer(launch: Launch, device: CudaDevice) -> KernelProgram:
     """Return the kernel of batch_norm_infer. Inputs: x, mean, variance, maybe weight and bias. Params: (eps, (has
-    weight, has
-    bias)).
+    weight, has bias)).
     """
     eps, given = launch.params
     x, *vectors = _metas(launch)

@@ -35,8 +35,7 @@ class _GradientOperands:
 
     Attributes:
         params: The `shape` as which x is viewed, the normalized `dims`, the dims of the weight, eps, and which of
-            weight
-            and bias exist.
+            weight and bias exist.
         centered: True if the mean is subtracted.
     """
 

@@ -82,8 +82,7 @@ def _few(lattice: Lattice, x: Meta) -> str:
     """Return C++ that loads all elements of a small window into `seen`.
 
     The loads are independent, so the thread waits for memory once. Elements that are not `inside` are loaded from a
-    valid
-    address, which is cheaper than a branch.
+    valid address, which is cheaper than a branch.
     """
     number = "i32" if _is_near(x) else "i64"
     inside = (

@@ -1,8 +1,7 @@
 """Simulated peers: absent ranks that are assumed to do the same as the one present rank at the same time.
 
 Apart from its data, a training step is equal on all ranks, so one rank shows the time of all. Its collectives begin
-when
-it arrives, as if the others arrived at the same time, and cost what the cluster's links determine. This omits
+when it arrives, as if the others arrived at the same time, and cost what the cluster's links determine. This omits
 differences between ranks: slow nodes, other work on the network, noise.
 """
 
