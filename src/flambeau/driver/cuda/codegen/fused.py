@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Expression, Fused, FusedStep, Launch
+from flambeau.driver.cuda.codegen.element_loops import THREADS, flat_loop, index_in_vectors, strided_loop
 from flambeau.driver.cuda.codegen.kernel_layout import is_wide, merge_dims, pack_walk
-from flambeau.driver.cuda.codegen.pointwise import element_function, kind_of
+from flambeau.driver.cuda.codegen.pointwise import element_function, is_light, kind_of, vector_length
 from flambeau.driver.cuda.device.program import (
     Arguments,
     KernelProgram,
@@ -21,10 +22,6 @@ from flambeau.driver.cuda.device.program import (
     packed_constant,
     wire_type,
 )
-
-_THREADS = 256
-_VECTOR = 16  # bytes
-_LIGHT = 4  # operations per element, up to which a thread takes several vectors at once
 
 
 def program(launch: Launch, form: Fused) -> KernelProgram:
@@ -39,16 +36,16 @@ def program(launch: Launch, form: Fused) -> KernelProgram:
     strides = [dims[0][1][k] if dims else 0 for k in range(len(launch.operands))]
     outputs = len(launch.outputs)
     if len(dims) <= 1 and all(s in (0, 1) for s in strides) and (not dims or all(strides[:outputs])):
-        vector = max(1, _VECTOR // max(meta.itemsize for meta in launch.operands))
+        vector = vector_length(launch)
         text = _flat(launch, constants, [s == 0 for s in strides[outputs:]], vector, unroll)
-        per_block = _THREADS * vector * unroll
+        per_block = THREADS * vector * unroll
     else:
         wide = is_wide(dims)
         text = _any_strides(launch, constants, len(dims), wide, unroll)
-        per_block = _THREADS * unroll
+        per_block = THREADS * unroll
         tail.append(pack_walk(dims, wide))
     tail.append(pack("<q", out.numel))
-    return KernelProgram(element + text, (-(-out.numel // per_block), 1, 1), _THREADS, tuple(tail))
+    return KernelProgram(element + text, (-(-out.numel // per_block), 1, 1), THREADS, tuple(tail))
 
 
 def _expression(step: FusedStep) -> Expression:
@@ -60,7 +57,7 @@ def _expression(step: FusedStep) -> Expression:
 def _unroll(launch: Launch) -> int:
     """Return how many vectors a thread loads before it computes: as many as hide latency and fit in registers."""
     operands = len(launch.operands)
-    if operands <= 3 and launch.kernel.flops(launch) <= _LIGHT * launch.outputs[0].numel:
+    if operands <= 3 and is_light(launch):
         return 4
     return 2 if operands <= 4 else 1
 
@@ -120,7 +117,7 @@ def _arguments(launch: Launch, constants: Sequence[Sequence[float]]) -> Argument
 def _compute(
     launch: Launch, constants: Sequence[Sequence[float]], index: str, at: dict[int, str], out: str
 ) -> str:
-    """Return the C++ call of `compute_all`.
+    """Return the C++ statement that calls `compute_all`.
 
     Args:
         launch: The fused launch.
@@ -132,7 +129,7 @@ def _compute(
     values = [at.get(k, f"s{k}") for k in range(len(launch.inputs))]
     values += [name for _, name in _constants(constants)]
     values += [out.format(k=k) for k in range(len(launch.outputs))]
-    return f"compute_all({', '.join([index, *values])})"
+    return f"compute_all({', '.join([index, *values])});"
 
 
 def _flat(
@@ -141,79 +138,34 @@ def _flat(
     """Return the kernel of operands that are dense in one order, or single elements."""
     arguments = _arguments(launch, constants)
     arguments.add("i64", "n")
-    tensors = [(at, kind_of(x)) for at, x in enumerate(launch.inputs) if isinstance(x, Meta)]
+    tensors = _tensors(launch)
     dense = [x for x, single in zip(tensors, singles, strict=True) if not single]
-    single = [x for x, single in zip(tensors, singles, strict=True) if single]
-    outputs = range(len(launch.outputs))
-    once = "".join([f"  const {kind} v{at} = p{at}[0];\n" for at, kind in single])
-    of_once = {at: f"v{at}" for at, _ in single}
-    aligned = " | ".join(
-        [f"misaligned<Out{k}, {vector}>(out{k})" for k in outputs]
-        + [f"misaligned<{kind}, {vector}>(p{at})" for at, kind in dense]
+    single = [x for x in tensors if x not in dense]
+    of_once = {at: f"v{at}" for _, at in single}
+    of_vectors = of_once | {at: f"w{at}[u][j]" for _, at in dense}
+    of_elements = of_once | {at: f"p{at}[i]" for _, at in dense}
+    compute = (
+        _compute(launch, constants, index_in_vectors(vector), of_vectors, "y{k}[j]"),
+        _compute(launch, constants, "i", of_elements, "out{k}[i]"),
     )
-    arrays = "".join([f"    Vector<{kind}, {vector}> w{at}[{unroll}];\n" for at, kind in dense])
-    loads = "".join(
-        [f"      w{at}[u] = vectors<{vector}>(p{at})[first + u * {_THREADS}];\n" for at, _ in dense]
-    )
-    results = "".join([f"      Vector<Out{k}, {vector}> y{k};\n" for k in outputs])
-    stores = "".join([f"      vectors<{vector}>(out{k})[first + u * {_THREADS}] = y{k};\n" for k in outputs])
-    of_vectors = of_once | {at: f"w{at}[u][j]" for at, _ in dense}
-    of_elements = of_once | {at: f"p{at}[i]" for at, _ in dense}
-    at_vector = f"(first + u * {_THREADS}) * {vector} + j"
-    return f"""
-extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(arguments.declared)}) {{
-  const i64 tile = {_THREADS * vector * unroll};
-  const i64 start = blockIdx.x * tile;
-{once}  if (start + tile <= n && !({aligned})) {{
-    const i64 first = start / {vector} + threadIdx.x;
-{arrays}#pragma unroll
-    for (int u = 0; u < {unroll}; ++u) {{
-{loads}    }}
-#pragma unroll
-    for (int u = 0; u < {unroll}; ++u) {{
-{results}#pragma unroll
-      for (int j = 0; j < {vector}; ++j)
-        {_compute(launch, constants, at_vector, of_vectors, "y{k}[j]")};
-{stores}    }}
-  }} else {{
-    const i64 end = start + tile < n ? start + tile : n;
-#pragma unroll 1
-    for (i64 i = start + threadIdx.x; i < end; i += {_THREADS})
-      {_compute(launch, constants, "i", of_elements, "out{k}[i]")};
-  }}
-}}
-"""
+    outputs = [(f"Out{k}", f"out{k}", f"y{k}") for k in range(len(launch.outputs))]
+    return flat_loop(arguments.declared, outputs, dense, single, vector, unroll, compute)
 
 
 def _any_strides(
     launch: Launch, constants: Sequence[Sequence[float]], ndim: int, wide: bool, unroll: int
 ) -> str:
-    """Return the kernel of operands with any strides, which follows the memory of the first output."""
+    """Return the kernel of operands with any strides."""
     arguments = _arguments(launch, constants)
-    tensors = [(at, kind_of(x)) for at, x in enumerate(launch.inputs) if isinstance(x, Meta)]
-    outputs = len(launch.outputs)
-    count = outputs + len(tensors)
+    tensors, outputs = _tensors(launch), len(launch.outputs)
     walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
-    arguments.add(f"{walk}<{ndim}, {count}>", "walk")
+    arguments.add(f"{walk}<{ndim}, {outputs + len(tensors)}>", "walk")
     arguments.add("i64", "n")
-    arrays = "".join([f"  {kind} v{at}[{unroll}];\n" for at, kind in tensors])
-    loads = "".join([f"      v{at}[u] = p{at}[o[u][{outputs + k}]];\n" for k, (at, _) in enumerate(tensors)])
-    of_loaded = {at: f"v{at}[u]" for at, _ in tensors}
-    return f"""
-extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(arguments.declared)}) {{
-  const i64 start = blockIdx.x * (i64){_THREADS * unroll} + threadIdx.x;
-  {index} o[{unroll}][{count}];
-{arrays}#pragma unroll
-  for (int u = 0; u < {unroll}; ++u) {{
-    const i64 i = start + u * {_THREADS};
-    if (i < n) {{
-      walk.locate(({index})i, o[u]);
-{loads}    }}
-  }}
-#pragma unroll
-  for (int u = 0; u < {unroll}; ++u) {{
-    const i64 i = start + u * {_THREADS};
-    if (i < n) {_compute(launch, constants, "i", of_loaded, "out{k}[o[u][{k}]]")};
-  }}
-}}
-"""
+    of_loaded = {at: f"v{at}[u]" for _, at in tensors}
+    compute = _compute(launch, constants, "i", of_loaded, "out{k}[o[u][{k}]]")
+    return strided_loop(arguments.declared, outputs, tensors, index, unroll, compute)
+
+
+def _tensors(launch: Launch) -> list[tuple[str, int]]:
+    """Return the C++ type and the number of each input that is a tensor."""
+    return [(kind_of(x), at) for at, x in enumerate(launch.inputs) if isinstance(x, Meta)]

@@ -25,6 +25,7 @@ from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Expression, Kernel, Launch, Steps
 from flambeau.driver.cuda.codegen import transpose
+from flambeau.driver.cuda.codegen.element_loops import THREADS, flat_loop, index_in_vectors
 from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, merge_dims, pack_walk
 from flambeau.driver.cuda.device.program import (
     Arguments,
@@ -38,7 +39,6 @@ from flambeau.driver.cuda.device.program import (
 )
 
 _NAMES = ascii_lowercase.replace("i", "")  # i is the element's index
-_THREADS = 256
 _VECTOR = 16  # bytes
 _LIGHT = 4  # operations per element, up to which a thread takes several vectors at once
 
@@ -51,23 +51,23 @@ def program(launch: Launch, form: Expression) -> KernelProgram:
     dims = merge_dims(out.shape, [out.strides, *[x.strides for x in tensors]], ordered=not form.indexed)
     constants = form.constants(launch)
     tail = [packed_constant(value) for value in constants]
-    light = _is_light(launch)
+    light = is_light(launch)
     function = header_text(form.header) + form.functions + element_function(launch, form, constants)
     flat = len(dims) <= 1 and all(s in (0, 1) for _, steps in dims for s in steps) and _dense(dims)
     if flat:
         singles = [not dims or dims[0][1][1 + i] == 0 for i in range(len(tensors))]
-        vector = _vector_length(launch)
+        vector = vector_length(launch)
         unroll = 4 if light else 1
         text = function + _flat(launch, form, constants, singles, vector, unroll)
         return _build_program(
-            launch, text, out.numel, _THREADS * vector * unroll, [*tail, pack("<q", out.numel)]
+            launch, text, out.numel, THREADS * vector * unroll, [*tail, pack("<q", out.numel)]
         )
     turned = transpose.find_transpose(dims) if len(tensors) == 1 and not form.indexed else None
     if turned is not None:
         arguments, values = _arguments(launch, constants)
         at = launch.inputs.index(tensors[0])
         text, grid, more = transpose.kernel(turned, tensors[0], arguments, values, at)
-        return KernelProgram(function + text, (grid, 1, 1), _THREADS, (*tail, *more), name=name_of(launch))
+        return KernelProgram(function + text, (grid, 1, 1), THREADS, (*tail, *more), name=name_of(launch))
     wide = is_wide(dims)
     unroll = 4 if light else 1
     text = function + _build_strided(launch, form, constants, len(dims), wide, unroll)
@@ -75,16 +75,17 @@ def program(launch: Launch, form: Expression) -> KernelProgram:
         launch,
         text,
         out.numel,
-        _THREADS * unroll,
+        THREADS * unroll,
         [*tail, pack_walk(dims, wide), pack("<q", out.numel)],
     )
 
 
-def _is_light(launch: Launch) -> bool:
+def is_light(launch: Launch) -> bool:
+    """Return True if an element takes so few operations that a thread should load several vectors first."""
     return launch.kernel.flops(launch) <= _LIGHT * launch.outputs[0].numel
 
 
-def _vector_length(launch: Launch) -> int:
+def vector_length(launch: Launch) -> int:
     """Return how many elements of the widest operand one memory access moves."""
     return max(1, _VECTOR // max(meta.itemsize for meta in launch.operands))
 
@@ -102,7 +103,7 @@ def _flat_of_one_layout(launch: Launch, form: Expression) -> KernelProgram:
     constants = form.constants(launch)
     text, name, per_block = _flat_kernel(launch.kernel, form, out.dtype, kinds, launch.params, len(constants))
     tail = [*[packed_constant(value) for value in constants], pack("<q", out.numel)]
-    return KernelProgram(text, (-(-out.numel // per_block), 1, 1), _THREADS, tuple(tail), name=name)
+    return KernelProgram(text, (-(-out.numel // per_block), 1, 1), THREADS, tuple(tail), name=name)
 
 
 @lru_cache(maxsize=1024)
@@ -123,15 +124,15 @@ def _flat_kernel(
     )
     launch = Launch(kernel, (Meta.contiguous_of((1,), stored, CPU),), inputs, params)
     numbers = form.constants(launch)
-    vector, unroll = _vector_length(launch), 4 if _is_light(launch) else 1
+    vector, unroll = vector_length(launch), 4 if is_light(launch) else 1
     singles = [False for _, tensor in kinds if tensor]
     text = header_text(form.header) + form.functions + element_function(launch, form, numbers)
     text += _flat(launch, form, numbers, singles, vector, unroll)
-    return text, name_of(launch), _THREADS * vector * unroll
+    return text, name_of(launch), THREADS * vector * unroll
 
 
 def _build_program(launch: Launch, text: str, count: int, per_block: int, tail: list[bytes]) -> KernelProgram:
-    return KernelProgram(text, (-(-count // per_block), 1, 1), _THREADS, tuple(tail), name=name_of(launch))
+    return KernelProgram(text, (-(-count // per_block), 1, 1), THREADS, tuple(tail), name=name_of(launch))
 
 
 def _dense(dims: Dims) -> bool:
@@ -203,46 +204,19 @@ def _flat(
 ) -> str:
     arguments, values = _arguments(launch, constants)
     arguments.add("i64", "n")
-    tensors = [(at, x) for at, x in enumerate(launch.inputs) if isinstance(x, Meta)]
-    dense = {at: x for (at, x), single in zip(tensors, singles, strict=True) if not single}
-    once = "".join([f"  const {c_name(x.dtype)} v{at} = p{at}[0];\n" for at, x in tensors if at not in dense])
-    at_element, plain = [
-        "".join([f", {element.format(at) if at in dense else value}" for at, value in enumerate(values)])
+    tensors = [(kind_of(x), at) for at, x in enumerate(launch.inputs) if isinstance(x, Meta)]
+    dense = [x for x, single in zip(tensors, singles, strict=True) if not single]
+    places = {at for _, at in dense}
+    of_vectors, of_element = [
+        "".join([f", {element.format(at) if at in places else value}" for at, value in enumerate(values)])
         for element in ("w{}[u][j]", "p{}[i]")
     ]
-    aligned = " | ".join(
-        [f"misaligned<Out, {vector}>(out)"]
-        + [f"misaligned<{c_name(x.dtype)}, {vector}>(p{at})" for at, x in dense.items()]
+    compute = (
+        f"r[j] = compute({index_in_vectors(vector)}{of_vectors});",
+        f"out[i] = compute(i{of_element});",
     )
-    loads = "".join([f"      w{at}[u] = vectors<{vector}>(p{at})[first + u * {_THREADS}];\n" for at in dense])
-    arrays = "".join(
-        [f"    Vector<{c_name(x.dtype)}, {vector}> w{at}[{unroll}];\n" for at, x in dense.items()]
-    )
-    return f"""
-extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(arguments.declared)}) {{
-  const i64 tile = {_THREADS * vector * unroll};
-  const i64 start = blockIdx.x * tile;
-{once}  if (start + tile <= n && !({aligned})) {{
-    const i64 first = start / {vector} + threadIdx.x;
-{arrays}#pragma unroll
-    for (int u = 0; u < {unroll}; ++u) {{
-{loads}    }}
-#pragma unroll
-    for (int u = 0; u < {unroll}; ++u) {{
-      Vector<Out, {vector}> r;
-#pragma unroll
-      for (int j = 0; j < {vector}; ++j)
-        r[j] = compute((first + u * {_THREADS}) * {vector} + j{at_element});
-      vectors<{vector}>(out)[first + u * {_THREADS}] = r;
-    }}
-  }} else {{
-    const i64 end = start + tile < n ? start + tile : n;
-#pragma unroll 1
-    for (i64 i = start + threadIdx.x; i < end; i += {_THREADS})
-      out[i] = compute(i{plain});
-  }}
-}}
-"""
+    single = [x for x in tensors if x not in dense]
+    return flat_loop(arguments.declared, [("Out", "out", "r")], dense, single, vector, unroll, compute)
 
 
 def _build_strided(
@@ -264,12 +238,12 @@ def _build_strided(
     taken = [f"v{at}[u]" if at in place else values[at] for at in range(len(launch.inputs))]
     taken += values[len(launch.inputs) :]
     return f"""
-extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(arguments.declared)}) {{
-  const i64 start = blockIdx.x * (i64){_THREADS * unroll} + threadIdx.x;
+extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(arguments.declared)}) {{
+  const i64 start = blockIdx.x * (i64){THREADS * unroll} + threadIdx.x;
   {index} to_[{unroll}];
 {arrays}#pragma unroll
   for (int u = 0; u < {unroll}; ++u) {{
-    const i64 i = start + u * {_THREADS};
+    const i64 i = start + u * {THREADS};
     if (i < n) {{
       {index} o[{1 + len(tensors)}];
       walk.locate(({index})i, o);
@@ -278,7 +252,7 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(argument
   }}
 #pragma unroll
   for (int u = 0; u < {unroll}; ++u) {{
-    const i64 i = start + u * {_THREADS};
+    const i64 i = start + u * {THREADS};
     if (i < n) out[to_[u]] = compute(i{"".join(", " + v for v in taken)});
   }}
 }}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Expressions, Launch
+from flambeau.driver.cuda.codegen.element_loops import THREADS, strided_loop
 from flambeau.driver.cuda.codegen.kernel_layout import is_wide, merge_dims, pack_walk
 from flambeau.driver.cuda.codegen.pointwise import element_function, kind_of
 from flambeau.driver.cuda.device.program import KernelProgram, header_text, wire_type
 
-_THREADS = 256
 _UNROLL = 2
 
 
@@ -19,10 +19,10 @@ def program(launch: Launch, form: Expressions) -> KernelProgram:
         outs[0].shape, [*[out.strides for out in outs], *[x.strides for x in tensors]], ordered=True
     )
     wide = is_wide(dims)
-    per_block = _THREADS * _UNROLL
+    per_block = THREADS * _UNROLL
     text = _functions(launch, form) + _kernel(launch, len(dims), wide)
     grid = -(-outs[0].numel // per_block)
-    return KernelProgram(text, (grid, 1, 1), _THREADS, (pack_walk(dims, wide), pack("<q", outs[0].numel)))
+    return KernelProgram(text, (grid, 1, 1), THREADS, (pack_walk(dims, wide), pack("<q", outs[0].numel)))
 
 
 def _functions(launch: Launch, form: Expressions) -> str:
@@ -36,38 +36,18 @@ def _functions(launch: Launch, form: Expressions) -> str:
 
 
 def _kernel(launch: Launch, ndim: int, wide: bool) -> str:
-    tensors = [at for at, x in enumerate(launch.inputs) if isinstance(x, Meta)]
-    scalars = [at for at, x in enumerate(launch.inputs) if not isinstance(x, Meta)]
+    tensors = [(kind_of(x), at) for at, x in enumerate(launch.inputs) if isinstance(x, Meta)]
     outputs = range(len(launch.outputs))
     walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
-    count = len(outputs) + len(tensors)
     declared = [
         *[f"r{k}::Out* out{k}" for k in outputs],
-        *[f"const {kind_of(launch.inputs[at])}* p{at}" for at in tensors],
+        *[f"const {kind}* p{at}" for kind, at in tensors],
         *[f"{wire_type(x)} s{at}" for at, x in enumerate(launch.inputs) if not isinstance(x, Meta)],
-        f"{walk}<{ndim}, {count}> walk",
+        f"{walk}<{ndim}, {len(outputs) + len(tensors)}> walk",
         "i64 n",
     ]
-    taken = ", ".join([f"s{at}" if at in scalars else f"v{at}[u]" for at in range(len(launch.inputs))])
-    arrays = "".join([f"  {kind_of(launch.inputs[at])} v{at}[{_UNROLL}];\n" for at in tensors])
-    loads = "".join([f"      v{at}[u] = p{at}[o[u][{len(outputs) + k}]];\n" for k, at in enumerate(tensors)])
-    stores = "".join([f"      out{k}[o[u][{k}]] = r{k}::compute(i, {taken});\n" for k in outputs])
-    return f"""
-extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(declared)}) {{
-  const i64 start = blockIdx.x * (i64){_THREADS * _UNROLL} + threadIdx.x;
-  {index} o[{_UNROLL}][{count}];
-{arrays}#pragma unroll
-  for (int u = 0; u < {_UNROLL}; ++u) {{
-    const i64 i = start + u * {_THREADS};
-    if (i < n) {{
-      walk.locate(({index})i, o[u]);
-{loads}    }}
-  }}
-#pragma unroll
-  for (int u = 0; u < {_UNROLL}; ++u) {{
-    const i64 i = start + u * {_THREADS};
-    if (i < n) {{
-{stores}    }}
-  }}
-}}
-"""
+    values = ", ".join(
+        [f"v{at}[u]" if isinstance(x, Meta) else f"s{at}" for at, x in enumerate(launch.inputs)]
+    )
+    stores = "".join([f"      out{k}[o[u][{k}]] = r{k}::compute(i, {values});\n" for k in outputs])
+    return strided_loop(declared, len(outputs), tensors, index, _UNROLL, f"{{\n{stores}    }}")
