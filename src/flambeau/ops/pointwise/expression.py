@@ -579,8 +579,9 @@ class _Bound:
         self._of, self._slopes = of, slopes
         nodes = topological_order(*[x for x in slopes.values() if isinstance(x, Node)])
         used = sorted({x.index for x in nodes if isinstance(x, Input) and x.index >= 0})
-        self._place = {-1 - k: k for k in range(count)} | {index: count + i for i, index in enumerate(used)}
-        self._records: dict[tuple[int, ...], Op] = {}
+        place = {-1 - k: k for k in range(count)} | {index: count + i for i, index in enumerate(used)}
+        nodes_of = {i: x for i, x in slopes.items() if isinstance(x, Node)}
+        self._kernels = GradientOperators(f"{of.name}.gradient", nodes_of, place)
         grad = "grad" if len(of.truths) == 1 else "grads"
         self.names = ("needs", grad, "call", *[INPUTS[index] for index in used])
 
@@ -600,21 +601,46 @@ class _Bound:
                 found[i] = zeros(given[0])
             else:
                 computed.append(i)
-        if computed:
-            results = call(self._record(tuple(computed)), (*given, *inputs))
-            for i, result in zip(computed, results if len(computed) > 1 else (results,), strict=True):
-                found[i] = result
+        for i, result in self._kernels.compute(computed, call, (*given, *inputs)):
+            found[i] = result
         return found
 
-    def _record(self, indices: tuple[int, ...]) -> Op:
-        """Return the kernel of these inputs' gradients."""
-        if indices not in self._records:
-            slopes = [x for i in indices if isinstance(x := self._slopes[i], Node)]
-            roots, arity = renumber_inputs(slopes, self._place), len(self._place)
-            self._records[indices] = operator(
-                f"{self._of.name}.gradient", roots, arity, differentiable=arity <= len(INPUTS)
-            )
-        return self._records[indices]
+
+class GradientOperators:
+    """Operators of several inputs' gradients, one for each set of inputs, created when it is first needed."""
+
+    def __init__(self, name: str, slopes: dict[int, Node], place: dict[int, int]) -> None:
+        """Create no operator yet.
+
+        Args:
+            name: The name of the operators.
+            slopes: The gradient of each input, as an expression.
+            place: Index of an `Input` of the expressions -> position of the operand. The first has a gradient's shape.
+        """
+        self._name, self._slopes, self._place = name, slopes, place
+        self._found: dict[tuple[int, ...], tuple[Op, list[int]]] = {}
+
+    def compute(
+        self, indices: Sequence[int], call: Any, operands: Sequence[Any]
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield these inputs' numbers and gradients, all of one launch."""
+        if indices:
+            record, places = self.find(tuple(indices))
+            results = call(record, tuple([operands[place] for place in places]))
+            yield from zip(indices, results if len(indices) > 1 else (results,), strict=True)
+
+    def find(self, indices: tuple[int, ...]) -> tuple[Op, list[int]]:
+        """Return the operator of these inputs' gradients, and the positions of the operands that it reads."""
+        if indices not in self._found:
+            slopes = [self._slopes[i] for i in indices]
+            used = {x.index for x in topological_order(*slopes) if isinstance(x, Input)}
+            places = sorted(
+                {0} | {self._place[index] for index in used}
+            )  # a constant has the shape of the first
+            roots = _renumber_inputs(slopes, {index: places.index(self._place[index]) for index in used})
+            record = operator(self._name, roots, len(places), differentiable=len(places) <= len(INPUTS))
+            self._found[indices] = record, places
+        return self._found[indices]
 
 
 def _backward(roots: Sequence[Node], index: int, given: Sequence[Node]) -> Node | None:
@@ -657,7 +683,7 @@ def symbolic(record: Pointwise, args: Sequence[Any], params: tuple[Any, ...] = (
     return apply_operator(record, *args)
 
 
-def renumber_inputs(roots: Sequence[Node], place: dict[int, int]) -> list[Node]:
+def _renumber_inputs(roots: Sequence[Node], place: dict[int, int]) -> list[Node]:
     made: dict[Node, Node] = {}
     for node in topological_order(*roots):
         if isinstance(node, Input):

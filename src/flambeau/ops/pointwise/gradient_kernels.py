@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.dtype import FLOATING, bool_
-from flambeau.ops.op import INPUTS, Op, names_of
+from flambeau.ops.op import INPUTS, names_of
 from flambeau.ops.pointwise.expression import (
     Applied,
+    GradientOperators,
     Input,
     Node,
     Number,
-    operator,
-    renumber_inputs,
     symbolic,
     topological_order,
 )
@@ -65,33 +64,28 @@ class GradientKernels:
     """A formula of several inputs' gradients. `names` are what it needs: see Note [Derivatives]."""
 
     def __init__(self, record: Pointwise, slopes: dict[int, Node], passed: set[int]) -> None:
-        self._name, self._slopes, self._passed = record.name, slopes, passed
+        self._passed = passed
         self._formulas: dict[int, Any] = {i: record.derivative.formulas[i] for i in slopes}
         used = {name for formula in self._formulas.values() for name in names_of(formula)}
         self._values = [known for known in _KNOWN if known in used - {"grad"}]
         self._any_order = not any(map(_is_masked, topological_order(*slopes.values())))
         self._numbers = set(INPUTS[record.tensors :])  # a number elsewhere may have a formula of its own
         self.names = ("needs", "grad", "call", "params", *self._values)
-        self._kernels: dict[tuple[int, ...], tuple[Op, list[int]]] = {}
+        place = {_KNOWN.index(name): at for at, name in enumerate(("grad", *self._values))}
+        self.kernels = GradientOperators(f"{record.name}_backward", slopes, place)
 
     def __call__(
         self, needs: Sequence[bool], grad: Any, call: Any, params: tuple[Any, ...], *values: Any
     ) -> list[Any]:
         found = [grad if needed and i in self._passed else None for i, needed in enumerate(needs)]
-        wanted = tuple([i for i in self._slopes if needs[i]])
-        if not wanted:
+        wanted = [i for i in self._formulas if needs[i]]
+        if self._fits(grad, values):
+            for i, result in self.kernels.compute(wanted, call, (grad, *values)):
+                found[i] = result
             return found
-        if not self._fits(grad, values):
-            known = {"grad": grad, "call": call, "params": params}
-            known |= zip(self._values, values, strict=True)
-            for i in wanted:
-                found[i] = self._formulas[i](*[known[name] for name in names_of(self._formulas[i])])
-            return found
-        kernel, places = self._kernels.get(wanted) or self._build(wanted)
-        operands = (grad, *values)
-        results = call(kernel, tuple([operands[place] for place in places]))
-        for i, result in zip(wanted, results if len(wanted) > 1 else (results,), strict=True):
-            found[i] = result
+        known = {"grad": grad, "call": call, "params": params} | dict(zip(self._values, values, strict=True))
+        for i in wanted:
+            found[i] = self._formulas[i](*[known[name] for name in names_of(self._formulas[i])])
         return found
 
     def _fits(self, grad: Any, values: Sequence[Any]) -> bool:
@@ -117,17 +111,6 @@ class GradientKernels:
             and 0 not in first.strides
             and all(meta.strides == first.strides and meta.shape == first.shape for meta in metas)
         )
-
-    def _build(self, wanted: tuple[int, ...]) -> tuple[Op, list[int]]:
-        """Return the operator of these inputs' gradients, and the places of its operands among (grad, *values)."""
-        roots = [self._slopes[i] for i in wanted]
-        at = [_KNOWN.index(name) for name in ("grad", *self._values)]
-        used = {x.index for x in topological_order(*roots) if isinstance(x, Input)}
-        places = [place for place, index in enumerate(at) if index in used]
-        roots = renumber_inputs(roots, {at[place]: i for i, place in enumerate(places)})
-        kernel = operator(f"{self._name}_backward", roots, len(places), differentiable=True)
-        self._kernels[wanted] = kernel, places
-        return kernel, places
 
 
 def _is_masked(node: Node) -> bool:

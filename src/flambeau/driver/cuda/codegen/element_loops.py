@@ -1,4 +1,4 @@
-"""The loops of pointwise kernels over elements. What one element computes is the caller's C++."""
+"""The loops of pointwise kernels over elements. The caller provides the C++ statement for one element."""
 
 from __future__ import annotations
 
