@@ -17,7 +17,7 @@ from typing import Any
 
 from flambeau.cli.environment import why_no_machine, why_not_readable
 from flambeau.cli.output.console import time_text
-from flambeau.cli.run import run
+from flambeau.cli.run import options_of, run
 from flambeau.core.files import replace_file
 from flambeau.driver.registry import open_driver, virtual_models
 from flambeau.runtime import system
@@ -127,12 +127,11 @@ def _run_child(options: argparse.Namespace) -> int:
             raise SystemExit(0)
 
     import_module("flambeau.optim.optimizer").register_optimizer_step_post_hook(on_step)
-    options.profile, options.driver, options.races = profile, "virtual", "off"
-    options.schedule = options.float32_precision = options.compile = options.picture = options.sarif = None
-    options.report, options.trace, options.quiet = Path(f"{file}.report"), [], True
-    options.strict = options.full_traceback = options.apply_fixes = False
-    status = run(options)
-    machines = json.loads(options.report.read_text())["machines"]
+    report = f"{file}.report"
+    arguments = ["--driver", "virtual", "--profile", profile, "--devices", options.devices, "--races", "off"]
+    arguments += ["--quiet", "--report", report, *(["-m"] if options.module else []), options.program]
+    status = run(options_of([*arguments, *options.arguments]))
+    machines = json.loads(Path(report).read_text())["machines"]
     devices = [device for machine in machines for device in machine["devices"]]
     result = {
         "allocated": max([device["peak_allocated"] for device in devices], default=0),

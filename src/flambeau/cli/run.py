@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -77,6 +77,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
     add_outputs(parser)
     add_options(parser)
     parser.set_defaults(do=run)
+
+
+def options_of(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of `flambeau run` with these arguments."""
+    commands = argparse.ArgumentParser().add_subparsers()
+    add_parser(commands, "")
+    options: argparse.Namespace = commands.choices["run"].parse_args(arguments)
+    return options
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
