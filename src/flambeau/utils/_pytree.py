@@ -308,7 +308,7 @@ class TreeSpec:
         return hash((self.type, context, tuple(self._children)))
 
     def unflatten(self, leaves: Iterable[Any]) -> Any:
-        """Return the tree with these leaves.
+        """Return a tree of this structure, with `leaves` in order.
 
         Raises:
             ValueError: If their number is not `num_leaves`.
@@ -432,11 +432,11 @@ def _spec(tree: Any, is_leaf: IsLeaf, leaves: list[Any]) -> TreeSpec:
 
 
 def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> PyTree:
-    """Return the tree of these leaves.
+    """Return a tree of the structure `treespec`, with `leaves` in order.
 
     Raises:
-        ValueError: If more or fewer than it has.
-        TypeError: If there is no TreeSpec.
+        ValueError: If the structure has another number of leaves.
+        TypeError: If `treespec` is not a TreeSpec.
     """
     if not isinstance(treespec, TreeSpec):
         raise TypeError(
@@ -471,7 +471,8 @@ def arg_tree_leaves(*args: PyTree, **kwargs: PyTree) -> list[Any]:
 
 
 def tree_map(func: Callable[..., Any], tree: PyTree, *rests: PyTree, is_leaf: IsLeaf = None) -> PyTree:
-    """Return the tree of `func(leaf, *others)`. The others are the subtrees of `rests` at the leaf's position.
+    """Return a tree of the results of `func(leaf, *others)`. The others are the subtrees of `rests` at
+    the leaf's position.
 
     Raises:
         ValueError: If a tree in `rests` has another structure.

@@ -112,7 +112,7 @@ class Bucket:
         self.flat, self.views = flat, self.views_of(flat)
 
     def views_of(self, flat: Any) -> list[Any]:
-        """Return the parts of a tensor like `flat`, with the shapes and strides of the parameters."""
+        """Return views of `flat`, one behind the other, with the shapes and strides of the parameters."""
         views, offset = [], flat.storage_offset()
         for p in self.params:
             meta = p.meta

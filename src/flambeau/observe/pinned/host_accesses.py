@@ -113,8 +113,9 @@ class HostAccesses:
         self._detector.findings.report(key, Race(first, second, "pinned host memory", fix, cell.block.site))
 
     def report_change(self, low: int, high: int, window: Window, site: Site | None) -> None:
-        """Report bytes of a pending command that the host changed unseen before `site`. See Note [Unseen
-        accesses].
+        """Report that the host wrote through a view, which nothing observes, into memory that a command still used.
+
+        The bytes had changed when the host reached `site`. See Note [Unseen accesses].
         """
         view = window.life.exported
         assert view is not None and view.site is not None
@@ -128,7 +129,9 @@ class HostAccesses:
         self._report_unseen(window, second, when + (f" and before {second.place}" if site else ""), note)
 
     def report_look(self, window: Window, view: Export) -> None:
-        """Report a view of a pending command's target that was taken, used and dropped before the host waited."""
+        """Report a race with a view that the program created and dropped before it waited for the command that
+        writes the view's memory. Nothing observes the view's reads.
+        """
         assert view.site is not None
         second = self._unseen(READ, f"a read through {view.what}", view.start, view.end, view.site)
         self._report_unseen(window, second, second.place)

@@ -47,7 +47,8 @@ def is_shared(self: Tensor) -> bool:
 
 @method
 def share_memory_(self: Tensor) -> Tensor:
-    """Move the storage to memory that other processes can map. Does nothing for CUDA tensors and shared storages.
+    """Move the storage to memory that other processes can map. Does nothing on a CUDA device, or if it is shared
+    already.
 
     All tensors over the storage move with it. Its size is then fixed.
 
@@ -64,7 +65,9 @@ def _face_is_shared(self: Face) -> bool:
 
 
 def _face_share_memory_(self: Face) -> Face:
-    """Move the storage to memory that other processes can map. Does nothing if it is there, or on a CUDA device."""
+    """Move the storage to memory that other processes can map. Does nothing on a CUDA device, or if it is shared
+    already.
+    """
     _share(self._row)
     return self
 
