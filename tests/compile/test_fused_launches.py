@@ -72,6 +72,18 @@ def test_errors_are_raised_at_the_call() -> None:
     assert torch.compile(body)(torch.ones(4, device="cuda")) == "raised"
 
 
+def test_calls_of_two_shapes_are_two_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A kernel goes through the elements of one shape."""
+    monkeypatch.setenv("FLAMBEAU_LOGS", "fusion")
+    x, y = torch.ones(6, 4, device="cuda"), torch.ones(5, device="cuda")
+    torch.compile(lambda: ((x + 1) * 2, (y - 1) * 3))()
+    groups = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fusion: ")]
+    assert [line.split(": ")[1] for line in groups] == ["cuda:0 [6, 4]", "cuda:0 [5]"]
+    assert "issued because: the next call has another shape" in groups[0]
+
+
 def test_memory_is_at_most_that_of_eager_code() -> None:
     """Inputs that die one after the other: one kernel would need them all."""
 
