@@ -91,3 +91,25 @@ def test_fused_kernel_replaces_separate_ones(environment: dict[str, str], refuse
     else:
         assert names.startswith("['fused(mul, add, abs, sub, sqrt)'")
         assert "compute_all(i64 i" in done.stderr
+
+
+END = """
+import atexit, threading
+import flambeau as torch
+
+def compiling():
+    return [t.name for t in threading.enumerate() if t.name == "flambeau-compilation"]
+
+torch.compile(lambda x: (x * 2 + 1).abs())(torch.randn(5, device="cuda"))
+print(compiling())
+atexit._run_exitfuncs()
+print(compiling())
+"""
+
+
+def test_program_ends_after_the_thread_that_compiles(environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", END], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines() == ["['flambeau-compilation']", "[]"]

@@ -121,6 +121,7 @@ class CudaDriver:
         """Close all devices. Errors of unfinished work are not raised here; call `device_sync` before."""
         if self._contexts.closed:
             return
+        self.functions.wait()
         self._contexts.leave()
         for comm in self._communicators.all():
             with suppress(DriverError):

@@ -102,6 +102,16 @@ class Functions:
             found = self._compilers[device.capability] = Compiler(name, self._folder)
         return found
 
+    def wait(self) -> None:
+        """Wait for the threads that compile.
+
+        Why: NVRTC's libraries free their memory when the process ends, and a thread still inside would crash it.
+        """
+        with self._lock:  # held while a program's own thread compiles
+            compilations = list(self._compilations.values())
+        for compilation in compilations:
+            compilation.join()
+
     def drop(self) -> None:
         """Unload all kernels without reporting errors."""
         for library in self._libraries:
