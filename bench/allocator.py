@@ -3,10 +3,10 @@
     python bench/allocator.py
 
 Over a driver that does nothing, so that only the allocator is measured. Where the machine has a GPU and PyTorch or
-CuPy, their allocators play the same traces beside, on the GPU, and so does ours.
+CuPy, their allocators play the same traces on the GPU, and so does ours.
 
 "warm": one size again and again, the hot path. "slots": a random one of 256 slots is replaced by a block of a random
-size. "live": the same beside ever more live blocks; the cost must not grow. "MLP", "CNN", "GPT": training steps,
+size. "live": the same with more and more live blocks; the cost must not grow. "MLP", "CNN", "GPT": training steps,
 recorded on a virtual GPU and made larger.
 """
 
@@ -63,7 +63,7 @@ class NullDriver:
 
 
 def best_us(run: Callable[[int], None], count: int, rounds: int = 7) -> float:
-    """The shortest of some rounds, per repetition."""
+    """Return the microseconds per repetition in the fastest round."""
     best = float("inf")
     for _ in range(rounds):
         start = time.perf_counter()
@@ -89,7 +89,7 @@ def warm(allocate: Callable[..., Any], free: Callable[[Any], None], *args: Any) 
 
 
 def slots(lowest: int, highest: int, count: int = 20_000) -> list[tuple[int, int]]:
-    """(slot, size): a random one of 256 slots is replaced."""
+    """Return pairs (slot, size): a block of that size replaces the one in a random slot of 256."""
     rng = np.random.default_rng(0)
     return list(
         zip(rng.integers(0, 256, count).tolist(), rng.integers(lowest, highest, count).tolist(), strict=True)
@@ -118,7 +118,7 @@ PROGRAMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def training(name: str, steps: int = 6) -> list[Event]:
-    """The requests of some training steps with batches of varying size."""
+    """Return the requests of some training steps with batches of varying size."""
     make, shape = PROGRAMS[name]
     with flambeau.virtual(devices=1, races="off"):
         allocator: Any = flambeau.runtime.system.contexts()[0].allocator
@@ -207,7 +207,7 @@ def others() -> Iterator[tuple[str, Player]]:
 
 
 def growth(live: int) -> float:
-    """Microseconds per replaced slot beside so many live blocks."""
+    """Return microseconds per replaced slot while the given number of other blocks live."""
     allocator, stream = device_allocator()
     rng = random.Random(0)
     kept = [allocator.allocate(rng.randrange(64, 65536), stream) for _ in range(live)]

@@ -1,6 +1,6 @@
 """Host time to record a chain of additions and to run its backward, per node, on virtual and CPU tensors.
 
-With `--torch`, PyTorch's CPU beside it (its nodes compute; ours on a virtual GPU are launched by a null launch, so that
+With `--torch`, PyTorch's CPU too (its nodes compute; ours on a virtual GPU are launched by a null launch, so that
 only the host's part is seen). Prints microseconds per node, best of many chains. `python bench/autograd.py [--torch]`
 """
 
@@ -28,7 +28,7 @@ def null_launch(*arguments: Any) -> None:
 
 
 def measure(x: Any, step: Callable[[Any], Any]) -> tuple[float, float, float]:
-    """Microseconds per node: without the tape, recording, walking."""
+    """Return microseconds per node: without recording, with recording, and of the backward pass."""
     best = [float("inf")] * 3
     for _ in range(ROUNDS):
         times = [time.perf_counter()]

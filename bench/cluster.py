@@ -89,7 +89,7 @@ class Row:
 
 
 def timed(model: Any, batch: int, machine: Any) -> tuple[float, float, int]:
-    """Of the last of some steps: ms, ms of collectives, bytes of collectives."""
+    """Return the last step's milliseconds, and the milliseconds and bytes of its collectives."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, fused=True)
     ids = torch.zeros(batch, CONTEXT, dtype=torch.int64, device="cuda")
     ran: list[Any] = []
@@ -141,7 +141,7 @@ def table(rows: list[Row], batch: int) -> str:
 
 
 def with_algorithm(profile: str, algorithm: str | None, folder: str) -> str:
-    """A profile whose all_reduce is another one."""
+    """Return a profile that uses another algorithm for all_reduce."""
     if algorithm is None:
         return profile
     from flambeau.driver.virtual import profile as profiles

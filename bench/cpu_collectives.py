@@ -1,8 +1,8 @@
-"""Collectives of CPU tensors between processes: over TCP and MPI, beside PyTorch's gloo.
+"""Collectives of CPU tensors between processes: over TCP and MPI, compared with PyTorch's gloo.
 
 `python bench/cpu_collectives.py [tcp] [mpi] [torch] [--ranks 2]`.
 
-Each engine has processes of its own. Times are those of rank 0, in microseconds: the median and the least of the
+Each backend has separate processes. Times are those of rank 0, in microseconds: the median and the least of the
 turns. A message goes to the other rank and back.
 """
 

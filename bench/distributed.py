@@ -1,6 +1,6 @@
 """all_reduce from 1 KiB to 1 GiB and steps of DistributedDataParallel on several GPUs, next to PyTorch.
 
-    python bench/distributed.py --gpus 4                  # real GPUs, beside PyTorch with NCCL if it is installed
+    python bench/distributed.py --gpus 4                  # real GPUs; also PyTorch with NCCL if it is installed
     python bench/distributed.py --gpus 2 --driver virtual # simulated time of virtual H200s, Flambeau alone
     python bench/distributed.py --gpus 4 --only mlp,resnet,gpt --json out.json
     python bench/distributed.py --gpus 2 --torch-python /opt/torch/bin/python
@@ -52,7 +52,7 @@ def mlp(m: Any) -> tuple[Any, Callable[[str], tuple[Any, Any]], Any]:
 
 
 def resnet(m: Any) -> tuple[Any, Callable[[str], tuple[Any, Any]], Any]:
-    """A ResNet-18 for images of 32 by 32 (11 M parameters); 128 of them."""
+    """Return a ResNet-18 for images of 32 by 32 (11 M parameters); 128 of them."""
     nn, functional = m.nn, m.nn.functional
 
     class Block(nn.Module):
@@ -98,7 +98,7 @@ PROGRAMS = {"mlp": mlp, "resnet": resnet, "gpt": gpt}
 
 
 def step_of(m: Any, name: str, device: str, local: int) -> Callable[[], None]:
-    """A training step of a model: as it is on one GPU alone, wrapped on several."""
+    """Return a training step of a model, which is wrapped in DistributedDataParallel on several GPUs."""
     m.manual_seed(0)
     net, data, rows = PROGRAMS[name](m)
     model = net.to(device)
@@ -108,7 +108,7 @@ def step_of(m: Any, name: str, device: str, local: int) -> Callable[[], None]:
 
 
 def stepping(m: Any, model: Any, x: Any, y: Any, rows: Callable[[Any], Any]) -> Callable[[], None]:
-    """A training step of a model: zero_grad, forward, loss, backward, optimizer."""
+    """Return a training step of a model: zero_grad, forward, loss, backward, optimizer."""
     optimizer = m.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
     def step() -> None:
@@ -120,7 +120,7 @@ def stepping(m: Any, model: Any, x: Any, y: Any, rows: Callable[[Any], Any]) -> 
 
 
 def median_us(m: Any, call: Callable[[], Any], virtual: bool, calls: int, blocks: int = 7) -> float:
-    """Microseconds of a call: the median of blocks of calls, after a block to warm up."""
+    """Return the microseconds of a call: the median of blocks of calls, after a block to warm up."""
     times = []
     for block in range(blocks + 1):
         m.cuda.synchronize()
@@ -140,7 +140,7 @@ def median_us(m: Any, call: Callable[[], Any], virtual: bool, calls: int, blocks
 
 
 def figures(m: Any, only: list[str], largest: int, virtual: bool) -> Figures:
-    """All figures of this rank."""
+    """Measure this rank and return all its figures."""
     dist, local = m.distributed, int(os.environ.get("LOCAL_RANK", 0))
     if virtual:
         local = m.cuda.current_device()
@@ -183,7 +183,7 @@ def label(nbytes: int) -> str:
 
 
 def measured(library: str, gpus: int, args: argparse.Namespace) -> Figures:
-    """A library's figures on so many GPUs."""
+    """Return a library's figures on a number of GPUs."""
     if args.driver == "virtual":
         return simulated(gpus, args)
     with socket.socket() as listener:
@@ -210,7 +210,7 @@ def measured(library: str, gpus: int, args: argparse.Namespace) -> Figures:
 
 
 def outcome(workers: list[subprocess.Popen[str]], what: str) -> str:
-    """What rank 0 says; a rank that fails ends all."""
+    """Return what rank 0 printed; if a rank fails, end all ranks."""
     try:
         while any(w.poll() is None for w in workers):
             bad = [r for r, w in enumerate(workers) if w.poll() not in (None, 0)]
@@ -229,7 +229,7 @@ def outcome(workers: list[subprocess.Popen[str]], what: str) -> str:
 
 
 def simulated(gpus: int, args: argparse.Namespace) -> Figures:
-    """The same on virtual GPUs: one rank that the others mirror, simulated times, no numbers."""
+    """Return simulated figures on virtual GPUs without data: one rank runs, and the others mirror it."""
     import flambeau
     from flambeau.testing.cluster import cluster
 

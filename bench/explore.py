@@ -14,7 +14,7 @@ POLICIES = ("random:0", "pct:0:3", "adversarial:0")
 
 
 def graph_of(commands: int, streams: int) -> object:
-    """A recorded program: each stream adds to a tensor of its own, and now and then waits for its neighbour."""
+    """Record a program whose streams each add to a separate tensor and sometimes wait for a neighbour."""
     with torch.virtual(devices=1) as machine:
         graph = machine.driver.record()
         side = [torch.cuda.Stream() for _ in range(streams)]

@@ -49,7 +49,7 @@ def libraries() -> dict[str, Any]:
 
 
 def row(name: str, times: dict[str, float]) -> None:
-    """A line of the table: microseconds of each, and ours divided by PyTorch's."""
+    """Return a line of the table: microseconds of each library, and Flambeau's divided by PyTorch's."""
     cells = "".join(f"{times.get(n, float('nan')):>10.2f}" for n in ("flambeau", "torch", "cupy"))
     ratio = times.get("flambeau", float("nan")) / times.get("torch", float("nan"))
     print(f"{name:28}{cells}{ratio:>9.2f}")
@@ -238,7 +238,7 @@ def device_calls(torch: Any) -> Calls:
 
 
 def device() -> None:
-    """One library's calls at a time: each needs a few GiB."""
+    """Measure one library's calls after the other's, because each needs a few GiB."""
     times: dict[str, dict[str, float]] = {}
     for library, torch in libraries().items():
         if library == "cupy":
@@ -337,7 +337,10 @@ print(took.format(t1 - t0, t2 - t1, t3 - t2, t4 - t3))
 
 
 def start() -> None:
-    """In fresh processes. The first line of all warms the machine's own file cache and is not printed."""
+    """Measure the start of a program in fresh processes.
+
+    The first measurement warms the file cache of the machine and is not printed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"FLAMBEAU_KERNEL_CACHE": folder, "PYTHONPATH": str(ROOT / "src")}
         print()

@@ -1,4 +1,4 @@
-"""Operators on an NVIDIA GPU beside PyTorch's on it, in one process: `python bench/operators.py --driver cuda`.
+"""Operators on an NVIDIA GPU compared with PyTorch's, in one process: `python bench/operators.py --driver cuda`.
 
 Small calls: microseconds of the host for one call, the queue drained between rounds. Large calls: microseconds of the
 device, by events around a row of calls. Rounds of both libraries alternate; medians are printed. Both have the
@@ -140,7 +140,7 @@ class Tensors:
 
 
 def host_us(run: Callable[[], Any], sync: Callable[[], None]) -> float:
-    """What a call costs the host, its work left to the device."""
+    """Return the host's microseconds per call, without waiting for the device."""
     sync()
     start = time.perf_counter()
     for _ in range(HOST_CALLS):
@@ -151,7 +151,7 @@ def host_us(run: Callable[[], Any], sync: Callable[[], None]) -> float:
 
 
 def device_us(m: Any, run: Callable[[], Any], calls: int) -> float:
-    """What a call costs the device, by events around `calls` of them."""
+    """Return the device's microseconds per call, by events around `calls` of them."""
     start, end = m.cuda.Event(enable_timing=True), m.cuda.Event(enable_timing=True)
     m.cuda.synchronize()
     start.record()
@@ -176,7 +176,7 @@ class Bench:
             print(f"no comparison with PyTorch: {error}")
 
     def ready(self, name: str, call: Call) -> dict[str, Callable[[], Any]]:
-        """The call of each library, tried and warm; with its TF32 setting."""
+        """Return each library's call, checked and warmed up, with its TF32 setting."""
         found = {}
         for library, m in self.libraries.items():
             m.backends.cuda.matmul.allow_tf32 = m.backends.cudnn.allow_tf32 = "TF32" in name

@@ -1,4 +1,4 @@
-"""Calls on an NVIDIA GPU that have taken much longer than PyTorch's, beside PyTorch in one process.
+"""Calls on an NVIDIA GPU that have taken much longer than PyTorch's, compared with PyTorch in one process.
 
 python bench/gpu_worst.py [--only TEXT]
 

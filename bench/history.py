@@ -4,7 +4,7 @@
 
 Two programs: "slots", in which a random one of 256 slots is replaced by a block of a random size, 64 B to 16 MiB;
 "training", the requests of a small transformer's training steps, again and again. Both ask from 40 lines, 1 to 12
-frames deep, and are recorded with stacks and without, each in a process of its own. Seconds of the processor, the
+frames deep, and are recorded with stacks and without, each in a separate process. Seconds of the processor, the
 shortest of three and the first; "more": by how much the process grows at most meanwhile. "page" makes the HTML of
 `flambeau memory`, "replay" plays the trace on a device without limits. Where Chromium is there, milliseconds: until the
 script of the page is done, and to draw the whole trace, and a thousand events of it, anew.
@@ -47,7 +47,7 @@ class Driver(NullDriver):
 
 
 def callers(call: Callable[[int], Any]) -> Iterator[Callable[[int], Any]]:
-    """The same call, from 40 lines, behind up to 11 other frames."""
+    """Return an endless iterator of functions that call `call` from 40 lines, below up to 11 other frames."""
     found = []
     for line in range(40):
         inner = call
@@ -75,7 +75,7 @@ def training_steps() -> Iterator[Step]:
 
 
 def recorded(steps: Iterator[Step], context: str | None) -> tuple[CachingAllocator, dict[int, Any]]:
-    """An allocator with a history of EVENTS, and what still lives."""
+    """Return an allocator with a history of EVENTS events, and the blocks that are still allocated."""
     where = Context(device("cuda", 0), 0, Driver(), 0)  # type: ignore[arg-type]
     allocator, stream = CachingAllocator(where), SimpleNamespace(handle=1, context=where)
     allocator.record(Recording(context=context, max_entries=EVENTS, clock=time.perf_counter_ns))

@@ -1,8 +1,8 @@
 """Time of `import flambeau` compared with `import numpy`, in fresh processes.
 
 `python bench/imports.py [runs]`. The promise is a tenth of a second at most. Modules are compiled beforehand, as
-an installer does it, whatever PYTHONDONTWRITEBYTECODE says. The processor's time is told beside the clock's: that is
-what can be compared where other programs run.
+an installer does it, whatever PYTHONDONTWRITEBYTECODE says. Processor time is printed next to wall-clock
+time, because it can be compared where other programs run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ print(perf_counter() - clock, process_time() - processor)
 
 
 def milliseconds(module: str) -> tuple[float, ...]:
-    """By the clock, and of the processor."""
+    """Return the milliseconds of wall-clock time and of processor time."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(module)], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""Host time of calls whose shape was never seen before, beside those of a shape that was, here and in PyTorch.
+"""Host time of calls with a new shape and with a known one, here and in PyTorch.
 
 `python bench/new_shapes.py [--device cuda|cpu] [--null] [--alone] [--only TEXT] [--memory]`.
 

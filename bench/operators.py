@@ -2,7 +2,7 @@
 
 Prints microseconds (best of many blocks) and the ratio ours / PyTorch's. Small tensors show the cost of a call,
 large ones that of the arithmetic. `python bench/operators.py [part of a name]`; with `--driver cuda` 72 calls on an
-NVIDIA GPU beside PyTorch on that GPU, see gpu_operators.py.
+NVIDIA GPU, compared with PyTorch on that GPU, see gpu_operators.py.
 """
 
 # ruff: noqa: E402 (the number of threads is fixed before NumPy is imported)
@@ -103,7 +103,7 @@ class Tensors:
 
 
 def microseconds(run: Callable[[], Any]) -> float:
-    """The best block's mean: what the call costs when nothing disturbs it."""
+    """Return the mean of the fastest block: the cost of a call without disturbances."""
     run()
     start = time.perf_counter()
     run()

@@ -23,7 +23,7 @@ BLOCK, BLOCKS = 2_000, 40
 
 
 def microseconds(run: Callable[[], Any]) -> float:
-    """The best block's mean: what the code costs when nothing disturbs it."""
+    """Return the mean of the fastest block: the cost of the code without disturbances."""
     best = float("inf")
     for _ in range(BLOCKS):
         start = time.perf_counter()

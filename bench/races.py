@@ -1,7 +1,7 @@
 """Host time that the race detector adds to a launch and to a training step.
 
-Prints microseconds per launch (best of many blocks) of the bare driver's launch, of the watched one, and what a
-third party asks of the detector: a block handed out and freed, an event recorded and waited for. The aim is at
+Prints microseconds per launch (best of many blocks) of the bare driver's launch, of the watched one, and of other
+calls that the detector observes: a block allocated and freed, an event recorded and waited for. The aim is at
 most 2 us a launch. Then what a training step of an MLP takes on a virtual GPU without the detector and with it; the
 aim is at most 1.5 times. `python bench/races.py`
 """
@@ -21,7 +21,7 @@ BLOCK, BLOCKS, STEPS = 2_000, 40, 300
 
 
 def microseconds(run: Callable[[], Any]) -> float:
-    """The best block's mean: what the code costs when nothing disturbs it."""
+    """Return the mean of the fastest block: the cost of the code without disturbances."""
     best = float("inf")
     for _ in range(BLOCKS):
         start = time.perf_counter()
@@ -61,7 +61,7 @@ def rows() -> list[tuple[str, float]]:
 
 
 def step_us(races: str | None) -> float:
-    """A training step of an MLP on a virtual GPU: the median of many."""
+    """Return the median microseconds of a training step of an MLP on a virtual GPU."""
     with torch.virtual(devices=1, races=races):
         net = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).cuda()
         optimizer = torch.optim.SGD(net.parameters(), 0.01)

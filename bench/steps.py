@@ -27,7 +27,7 @@ WARM_UP, STEPS, PROFILED = 10, 60, 20
 
 
 def best_us(call: Callable[[], Any], times: int, wait: Callable[[], None] = lambda: None) -> float:
-    """Of this thread's own time: what it loses to others under load is left out. `wait` comes before each call."""
+    """Return the shortest processor time of a call in this thread; `wait` is called before each."""
     best = float("inf")
     for _ in range(times):
         wait()
@@ -38,7 +38,7 @@ def best_us(call: Callable[[], Any], times: int, wait: Callable[[], None] = lamb
 
 
 def step_of(m: Any, name: str, ddp: bool) -> Callable[[], None]:
-    """A training step of a program of bench/distributed.py."""
+    """Return a training step of a program of bench/distributed.py."""
     if ddp:  # nothing can be read of what the others' parameters are
         m.nn.parallel.distributed._verify_params_across_processes = lambda *about: None
         return distributed.step_of(m, name, "cuda:0", 0)

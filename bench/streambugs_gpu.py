@@ -2,7 +2,7 @@
 
     python bench/streambugs_gpu.py [--jobs 8] [pair ...] > streambugs/gpu.json
 
-Each half of each pair runs in a process of its own, under PyTorch with its sanitizer on, and under Flambeau over the
+Each half of each pair runs in a separate process, under PyTorch with its sanitizer on, and under Flambeau over the
 real driver with races on. Prints JSON, for two columns of the scorecard (`python -m streambugs --page`): "reported",
 "silent", "certified", "needs 2 GPUs", or how it failed; and the microseconds that `a + b` takes the host.
 """
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def child(*arguments: str) -> Any:
-    """What another process of this file prints as JSON."""
+    """Run this file in another process and return the JSON that it prints."""
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OPENBLAS_NUM_THREADS": "1"}
     environment |= {
         "FLAMBEAU_DRIVER": "cuda",
@@ -74,7 +74,7 @@ def child(*arguments: str) -> Any:
 
 
 def half(tool: str, name: str, which: str) -> dict[str, Any]:
-    """One half of a pair under one tool."""
+    """Run one half of a pair under one tool."""
     report = _sanitizer() if tool == "sanitizer" else _flambeau()
     import torch
 

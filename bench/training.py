@@ -1,6 +1,6 @@
 """Time, host time and peak memory of training steps, next to PyTorch on the same device.
 
-    python bench/training.py --driver cuda          # on a real GPU, beside PyTorch's CUDA build if there is one
+    python bench/training.py --driver cuda          # on a real GPU, compared with PyTorch's CUDA build if there is one
     python bench/training.py --driver cpu           # the CPU, one thread each
     python bench/training.py --driver virtual       # Flambeau alone, on a virtual H100
     python bench/training.py --driver null          # the host's share alone: launches that do nothing
@@ -47,7 +47,7 @@ def mlp(m: Any, device: str) -> Step:
 
 
 def cnn(m: Any, device: str) -> Step:
-    """The network of PyTorch's MNIST example, a batch of 64, Adadelta."""
+    """Return a training step of the network of PyTorch's MNIST example, a batch of 64, Adadelta."""
     nn = m.nn
     net = nn.Sequential(
         nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
@@ -58,14 +58,14 @@ def cnn(m: Any, device: str) -> Step:
 
 
 def gpt(m: Any, device: str) -> Step:
-    """A GPT of 6 layers, 384 wide, 6 heads: 64 times 256 characters of 65 kinds, AdamW."""
+    """Return a training step of a GPT of 6 layers, 384 wide, 6 heads, 64 times 256 characters of 65 kinds."""
     net = gpt_of(m, 65, 256, 384, 6, 6).to(device)
     x, y = m.randint(65, (64, 256)).to(device), m.randint(65, (64 * 256,)).to(device)
     return stepping(m, net, m.optim.AdamW(net.parameters()), x, y, lambda scores: scores.view(-1, 65))
 
 
 def small_gpt(m: Any, device: str) -> Step:
-    """The same, of a size that a CPU is done with soon: 32 wide, 4 times 32 characters."""
+    """Return a training step of a GPT that is small enough for a CPU: 32 wide, 4 times 32 characters."""
     net = gpt_of(m, 65, 32, 32, 4, 6).to(device)
     x, y = m.randint(65, (4, 32)).to(device), m.randint(65, (4 * 32,)).to(device)
     return stepping(m, net, m.optim.AdamW(net.parameters()), x, y, lambda scores: scores.view(-1, 65))
@@ -94,7 +94,7 @@ def stepping(
 
 
 def gpt_of(m: Any, symbols: int, context: int, width: int, heads: int, layers: int) -> Any:
-    """The model of examples/gpt.py, in the library `m`."""
+    """Return the model of examples/gpt.py, in the library `m`."""
     nn, functional = m.nn, m.nn.functional
 
     class Attention(nn.Module):
@@ -152,7 +152,7 @@ def host_time(build: Callable[[Any, str], Step], seconds: float) -> float:
 def measure(
     m: Any, build: Callable[[Any, str], Step], device: str, seconds: float
 ) -> tuple[float, float, int]:
-    """Of one step: microseconds, microseconds until the host was done with it, and the peak of bytes allocated."""
+    """Return a step's microseconds, the host's part of them, and the peak of allocated bytes."""
     m.manual_seed(0)
     on_gpu = device == "cuda"
     wait = m.cuda.synchronize if on_gpu else lambda: None
@@ -180,7 +180,7 @@ def measure(
 
 @contextlib.contextmanager
 def machine(driver: str) -> Iterator[str]:
-    """What Flambeau runs on; the name of the device there."""
+    """Open the machine that Flambeau runs on and return the name of its device."""
     if driver in ("virtual", "null"):
         with flambeau.virtual(devices=1, profile="h100"):
             yield "cuda"
@@ -189,7 +189,7 @@ def machine(driver: str) -> Iterator[str]:
 
 
 def without_launches(build: Callable[[Any, str], Step]) -> Callable[[Any, str], Step]:
-    """The same steps, their plans made by some that really run; from then on launches do nothing."""
+    """Return `build` with steps that first run a few times, which creates call plans; then launches do nothing."""
 
     def null_launch(ptrs: Any, scalars: Any, stream: int) -> None:
         pass
@@ -220,7 +220,7 @@ def oracle(driver: str, tf32: bool) -> Any:
 
 
 def profile(build: Callable[[Any, str], Step], device: str) -> None:
-    """Where the host's time goes in a hundred steps."""
+    """Print the functions that take the host's time in a hundred steps."""
     step = build(flambeau, device)
     for _ in range(WARM_UP):
         step()
@@ -233,7 +233,7 @@ def profile(build: Callable[[Any, str], Step], device: str) -> None:
 
 
 def kernels(torch: Any, m: Any, build: Callable[[Any, str], Step], rows: int = 24) -> None:
-    """The kernels of a step of library `m`, the longest first: PyTorch's profiler sees those of the whole process."""
+    """Print the kernels of a step of library `m`, the longest first, as PyTorch's profiler reports them."""
     step = build(m, "cuda")
     for _ in range(WARM_UP):
         step()

@@ -1,7 +1,7 @@
 """Device time of a chain of pointwise calls, compared with one `torch.cuda.elementwise` kernel.
 
-`python bench/user_kernels.py` on a virtual H100, with `--driver cuda` on the machine's GPU, where PyTorch's times stand
-beside if it is installed. The best of several runs, each of enough calls to outlast the host.
+`python bench/user_kernels.py` on a virtual H100, with `--driver cuda` on the machine's GPU, with PyTorch's times if it
+is installed. The best of several runs, each of enough calls to outlast the host.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TEXTS = {
 
 
 def microseconds(module: Any, run: Callable[[], Any], calls: int) -> float:
-    """The device's time of one call."""
+    """Return the device's time of one call, in microseconds."""
     best = float("inf")
     for _ in range(5):
         start, end = (module.cuda.Event(enable_timing=True) for _ in range(2))
@@ -42,7 +42,7 @@ def microseconds(module: Any, run: Callable[[], Any], calls: int) -> float:
 
 
 def step(module: Any, forward: Callable[..., Any], operands: list[Any]) -> Callable[[], Any]:
-    """The forward pass, and the gradients of all operands."""
+    """Run the forward pass, and compute the gradients of all operands."""
     wanted = [x.detach().requires_grad_() for x in operands]
     grad = module.ones_like(operands[0])
     return lambda: module.autograd.grad(forward(*wanted), wanted, grad, allow_unused=True)

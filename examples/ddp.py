@@ -45,7 +45,7 @@ def dataset() -> torch.utils.data.TensorDataset:
 
 
 def train(folder: str) -> tuple[list[float], list[Any]]:
-    """One rank's work: its losses by epoch, and its parameters as numbers."""
+    """Train as one rank; return its losses by epoch and its parameters as numbers."""
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     rank = dist.get_rank()
     local = rank % max(torch.cuda.device_count(), 1)
@@ -86,7 +86,7 @@ def train(folder: str) -> tuple[list[float], list[Any]]:
 
 
 def on_threads(ranks: int) -> list[Any]:
-    """The same in one process: ranks as threads, each with a virtual GPU, in an order that repeats."""
+    """Train in one process: ranks are threads, each with a virtual GPU, in an order that repeats."""
     from flambeau.testing.ranks import ranks as run
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
 """Classify real handwritten digits with a convolutional network on all GPUs: an ordinary torch program.
 
 Each GPU has its part of the 1,797 digits of UCI's set (8 x 8 pixels, as scikit-learn ships them) and its own copy of
-the network; after each epoch all go on from the mean of their weights. Batches come from page-locked memory on a copy
+the network; after each epoch all go on from the mean of their weights. Batches are copied on a copy
 stream while the default stream computes with the batch before; the one `wait_stream` below is what makes that right.
 """
 
@@ -47,7 +47,7 @@ class Worker:
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=args.lr, momentum=0.9)
 
     def batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Each batch of this epoch, on the device."""
+        """Yield each batch of this epoch, on the device."""
         for batch in self.loader:
             with torch.cuda.stream(self.copies):
                 images, labels = [t.to(self.device, non_blocking=True) for t in batch]
@@ -73,7 +73,7 @@ class Worker:
 
 @torch.no_grad()
 def average(workers: list[Worker]) -> None:
-    """All networks go on from the mean of their weights."""
+    """Set the weights of all networks to their mean."""
     for replicas in zip(*[w.net.parameters() for w in workers]):
         first = replicas[0]
         for other in replicas[1:]:

@@ -63,7 +63,7 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def write(self, x: torch.Tensor, count: int) -> torch.Tensor:
-        """`count` more characters behind x (1, length), each drawn from the model's distribution."""
+        """Return x (1, length) with `count` more characters, each drawn from the model's distribution."""
         for _ in range(count):
             odds = torch.softmax(self(x[:, -self.context :])[:, -1], dim=-1)
             x = torch.cat([x, torch.multinomial(odds.cpu(), 1).to(x.device)], dim=1)

@@ -1,4 +1,4 @@
-"""Hogwild: processes train one network at once, without a lock, as PyTorch's multiprocessing best practices have it.
+"""Hogwild: processes train one network concurrently, without a lock, as in PyTorch's multiprocessing best practices.
 
 The parameters lie in shared memory: what one process writes, all others see. The digits are UCI's (8 x 8 pixels, as
 scikit-learn ships them), shared too; each process says by a queue what it has reached.
@@ -29,7 +29,7 @@ def train(
     queue: Any,
     args: argparse.Namespace,
 ) -> None:
-    """One process: its own order of the digits, its own optimizer, everybody's parameters."""
+    """Train in one process: the order of the digits and the optimizer are its own, the parameters are shared."""
     torch.manual_seed(args.seed + rank)
     torch.set_num_threads(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)

@@ -12,7 +12,7 @@ EPOCHS, BATCH, RATE = 12, 64, 0.5
 
 
 def pinned_batches(images: torch.Tensor, labels: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Equal batches in page-locked memory, so that copies to a GPU run beside computation."""
+    """Equal batches in page-locked memory, so that copies to a GPU overlap computation."""
     return [
         (images[i : i + BATCH].pin_memory(), labels[i : i + BATCH].pin_memory())
         for i in range(0, len(images) - BATCH + 1, BATCH)
@@ -42,7 +42,7 @@ class Worker:
                 self.step(x, y)
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        """One step of gradient descent on the mean cross-entropy: d/dW = x^T (softmax(x W) - y) / n."""
+        """Take one step of gradient descent on the mean cross-entropy: d/dW = x^T (softmax(x W) - y) / n."""
         self.weights -= RATE / len(x) * (x.t() @ (self.probabilities(x) - y))
 
     def probabilities(self, x: torch.Tensor) -> torch.Tensor:

@@ -39,7 +39,7 @@ def tag_of(token: tokenize.TokenInfo) -> str:
 
 
 def tagged_lines(name: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """(characters, tags) of each line of a module's source that is not empty."""
+    """Yield (characters, tags) of each line of a module's source that is not empty."""
     text = inspect.getsource(importlib.import_module(name))
     lines = text.splitlines()
     tags = [[0] * len(line) for line in lines]

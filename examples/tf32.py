@@ -1,4 +1,4 @@
-"""What TF32 costs in precision and gains in time: the experiment of PyTorch's CUDA notes at its full size.
+"""The loss of precision and the gain in time of TF32: the experiment of PyTorch's CUDA notes at its full size.
 
 `flambeau run --devices 1 examples/tf32.py` takes minutes and 5 GB on a virtual GPU; `... tf32.py 1024` a second.
 The notes give, for GA100: error / mean 0.0022 in 0.016 s with TF32, 0.000039 in 0.11 s without.

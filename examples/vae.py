@@ -62,7 +62,7 @@ def train(
 
 @torch.no_grad()
 def show(model: VAE, count: int, device: str) -> None:
-    """Digits that nobody wrote, as text."""
+    """Print generated digits as text."""
     drawn = torch.sigmoid(model.decoder(torch.randn(count, model.latent).to(device))).cpu().view(count, 8, 8)
     for row in range(8):
         shades = (drawn[:, row] * 4.99).int().tolist()

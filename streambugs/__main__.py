@@ -91,7 +91,7 @@ Machine: {gpus} {gpu}.
 
 @dataclass
 class Score:
-    """What a run says of one pair.
+    """The result of a run for one pair.
 
     Attributes:
         races: Number of races that the buggy half's report has.
@@ -192,7 +192,7 @@ def certificate(program: Any, strict: bool = False) -> Certificate:
 
 
 def gpu_answers() -> dict[str, Any] | None:
-    """What `bench/streambugs_gpu.py` printed on a machine with GPUs."""
+    """Return the results that `bench/streambugs_gpu.py` printed on a machine with GPUs."""
     return json.loads(ANSWERS.read_text()) if ANSWERS.exists() else None
 
 

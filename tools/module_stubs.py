@@ -164,7 +164,7 @@ def _names_in(nodes: list[Any]) -> set[str]:
 
 
 def shown_names(module: ModuleType) -> list[str]:
-    """Return the names that a package shows besides its own definitions."""
+    """Return the names that a package shows in addition to its own definitions."""
     body = tree_of(module.__name__).body
     own = {node.name for node in body if isinstance(node, Definition)}
     own |= {

@@ -258,7 +258,7 @@ class Resolver(ast.NodeVisitor):
 
     @cached_property
     def uses(self) -> list[Use]:
-        """The uses of identifiers, in the order of the source."""
+        """Return the uses of identifiers, in the order of the source."""
         found = list(self.others)
         for name, line, column, scope in self.names:
             owner = scope.resolve(name)

@@ -1,18 +1,21 @@
-"""Count, room by room, the names and docstrings that docs/glossary.md and CONTRIBUTING.md ask to avoid.
+"""Count, room by room, the names and prose that docs/glossary.md and CONTRIBUTING.md ask to avoid.
 
-A docstring counts that begins with a word such as "What", that of a function that begins without a verb, and one
-with a word of the glossary's "Words to avoid".
+Docstrings count that begin with a word such as "What", that belong to a function and begin without a verb, or that have
+a word of the glossary's "Words to avoid". Comments count that have such a word. Names count in the package only; tests,
+benchmarks, tools and examples are one room each, for their docstrings.
 
 python tools/words.py           # print the counts
-python tools/words.py core      # list what is counted in one room
+python tools/words.py core      # list what is counted in one room, or in tests, bench, tools, examples
 python tools/words.py --write   # lower the limits in tests/words.toml to the counts
 """
 
 from __future__ import annotations
 
 import ast
+import io
 import re
 import sys
+import tokenize
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "flambeau"
 LIMITS = ROOT / "tests" / "words.toml"
+DOCSTRINGS_ONLY = ("tests", "bench", "tools", "examples")
 # fmt: off
 IRREGULAR = {
     "told", "heard", "met", "given", "known", "shown", "left", "kept", "made", "found", "said", "gone",
@@ -72,20 +76,48 @@ def room_of(path: Path) -> str:
     return parts[0] if len(parts) > 1 else "top"
 
 
+def avoided_word(text: str) -> str:
+    """Return the first word to avoid that is outside of code spans; "" if there is none."""
+    match = PROSE.search(re.sub(r"`[^`]*`", "", text))
+    return match[0] if match else ""
+
+
+def unclear_docstrings(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
+    """Yield (kind, line, what) of each docstring to avoid."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            continue
+        text, line = ast.get_docstring(node) or "", getattr(node, "lineno", 1)
+        if OPENERS.match(text):
+            yield "openers", line, text.splitlines()[0]
+        elif isinstance(node, ast.FunctionDef) and VERBLESS.match(text):
+            yield "verbless", line, text.splitlines()[0]
+        if word := avoided_word(text):
+            yield "prose", line, word
+
+
+def unclear_comments(source: str) -> Iterator[tuple[str, int, str]]:
+    """Yield (kind, line, what) of each comment with a word to avoid."""
+    if not any(avoided_word(text) for text in re.findall("#(.*)", source)):
+        return  # tokenizing is slow
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and avoided_word(token.string):
+            yield "comments", token.start[0], token.string
+
+
 def findings() -> Iterator[tuple[str, str, str, int, str]]:
-    """Yield (room, kind, path, line, what) of each name or docstring to avoid."""
+    """Yield (room, kind, path, line, what) of each name, docstring or comment to avoid."""
     names, classes = public(), {}
+    for folder in DOCSTRINGS_ONLY:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for kind, line, what in unclear_docstrings(ast.parse(path.read_text())):
+                yield folder, kind, path.relative_to(ROOT).as_posix(), line, what
     for path in sorted(PACKAGE.rglob("*.py")):
-        room, where = room_of(path), path.relative_to(ROOT).as_posix()
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                text = ast.get_docstring(node)
-                if text and OPENERS.match(text):
-                    yield room, "openers", where, getattr(node, "lineno", 1), text.splitlines()[0]
-                elif text and isinstance(node, ast.FunctionDef) and VERBLESS.match(text):
-                    yield room, "verbless", where, node.lineno, text.splitlines()[0]
-                if text and (avoided := PROSE.search(re.sub(r"`[^`]*`", "", text))):
-                    yield room, "prose", where, getattr(node, "lineno", 1), avoided[0]
+        room, where, source = room_of(path), path.relative_to(ROOT).as_posix(), path.read_text()
+        tree = ast.parse(source)
+        for kind, line, what in (*unclear_docstrings(tree), *unclear_comments(source)):
+            yield room, kind, where, line, what
+        for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 classes.setdefault(node.name, []).append((room, where, node.lineno))
             if isinstance(node, ast.FunctionDef):
@@ -124,7 +156,7 @@ def limits() -> dict[str, dict[str, int]]:
 def main(*args: str) -> None:
     if args[:1] == ("--write",):
         lines = [
-            "# How many names and docstrings each room may have that tools/words.py counts. Only lower them."
+            "# The largest numbers of names, docstrings and comments that tools/words.py may count. Only lower them."
         ]
         for room, kinds in counts().items():
             lines += ["", f'["{room}"]', *(f"{kind} = {n}" for kind, n in kinds.items())]

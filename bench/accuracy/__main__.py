@@ -1,4 +1,4 @@
-"""Simulated times beside real ones, for workloads drawn at random.
+"""Simulated times compared with real ones, for workloads drawn at random.
 
     python -m bench.accuracy measure FILE        # on a machine with a GPU and PyTorch: writes the measurements
     python -m bench.accuracy compare FILE        # anywhere: the same workloads on a virtual GPU, worst rows last
@@ -82,7 +82,7 @@ def simulate(family: Family, params: Params, profile: str) -> dict[str, float]:
 
 
 def compare(path: Path, profile: str, part: str, only: str) -> None:
-    """Print simulated beside measured times: a row per family, then the worst workloads."""
+    """Print simulated and measured times: a row per family, then the worst workloads."""
     rows = []
     for row in json.loads(path.read_text())["workloads"]:
         if "error" in row or row["held"] not in PARTS[part] or only not in row["family"]:
@@ -108,7 +108,7 @@ def compare(path: Path, profile: str, part: str, only: str) -> None:
 
 
 def write_page(path: Path, profile: str) -> None:
-    """Simulate all workloads of a file, keep the times beside the measured ones, and write the page."""
+    """Simulate all workloads of a file, store the times with the measured ones, and write the page."""
     measured = json.loads(path.read_text())
     rows = []
     for row in measured["workloads"]:

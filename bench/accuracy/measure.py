@@ -1,4 +1,4 @@
-"""How one workload is timed, by the same code on a real GPU under PyTorch and on a virtual one."""
+"""Timing of one workload, by the same code on a real GPU under PyTorch and on a virtual one."""
 
 from __future__ import annotations
 

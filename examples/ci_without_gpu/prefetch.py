@@ -1,4 +1,4 @@
-"""A loader that copies the next batch to the GPU, on a stream of its own, while the present one is worked on."""
+"""A loader that copies the next batch to the GPU, on a separate stream, while the current one is processed."""
 
 from collections.abc import Iterable, Iterator
 

@@ -152,9 +152,9 @@ class Library:
     def fallback(
         self, fn: Callable[..., Any], dispatch_key: str = "", *, with_keyset: bool = False
     ) -> NoReturn:
-        """Raise NotSupportedError: Flambeau has no kernels for all operators."""
+        """Raise NotSupportedError: Flambeau has no kernel that serves every operator."""
         raise NotSupportedError(
-            "Library.fallback: Flambeau has no kernels for all operators. Use TorchFunctionMode."
+            "Library.fallback: Flambeau has no kernel that serves every operator. Use TorchFunctionMode."
         )
 
     def _destroy(self) -> None:

@@ -1,6 +1,7 @@
-"""torch.overrides: for tensors and other objects that say themselves what public functions do with them.
+"""torch.overrides: helpers for tensor classes and other objects that override public functions.
 
-How functions come to ask them is in `tensor/arguments/torch_function.py`. Importing this makes them ask from then on.
+Importing this module makes all public functions check their arguments for overrides
+(`tensor/arguments/torch_function.py`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def handle_torch_function(
 
 
 def wrap_torch_function(dispatcher: Callable[..., Iterable[Any]]) -> Callable[..., Any]:
-    """Return a decorator that lets a function be overridden: `dispatcher`, called alike, gives the arguments to ask."""
+    """Return a decorator that makes a function overridable by the arguments that `dispatcher` returns for a call."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)

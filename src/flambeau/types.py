@@ -17,7 +17,7 @@ from flambeau.tensor.tensor import Tensor
 
 __all__ = ["Device", "FileLike", "Number", "Storage"]
 
-# For annotations beside attributes of these names.
+# For annotations in classes whose attributes have the builtins' names.
 _bool, _bytes, _complex, _float, _int, _str = bool, bytes, complex, float, int, str
 _device, _dtype, _layout = device, dtype, layout
 

@@ -1,4 +1,4 @@
-"""What a walk calls when all gradients have come to rest."""
+"""Final callbacks of a backward pass, which run when all gradients have been accumulated."""
 
 import pytest
 

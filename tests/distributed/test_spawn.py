@@ -121,7 +121,7 @@ def test_ranks_that_spawn_started_sum_their_tensors(tmp_path: Path) -> None:
 
 
 def test_virtual_gpus_of_spawned_ranks_meet(tmp_path: Path) -> None:
-    """Those that the parent has chosen; the rank that fails is named, not those that waited for it."""
+    """Ranks use the parent's GPUs; the error names the rank that failed, not those that waited for it."""
     with torch.virtual(devices=2), pytest.raises(ProcessRaisedException, match="from rank 1") as caught:
         spawn(spawn_targets.sum_on_gpus, (2, f"file://{tmp_path}/meeting"), nprocs=2)
     assert caught.value.error_index == 1

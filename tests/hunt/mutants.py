@@ -159,7 +159,7 @@ def applied(mutant: Mutant) -> Iterator[None]:
 
 @contextmanager
 def reached() -> Iterator[set[Mutant]]:
-    """The mutants whose calls are made inside."""
+    """Yield the set of mutants whose calls run inside the block."""
     found: set[Mutant] = set()
     watched: dict[str, dict[int, Mutant]] = {}
     for mutant in find():

@@ -92,7 +92,7 @@ def test_what_comes_back_to_its_sender_is_what_it_sent(peer):
     data = ForkingPickler.dumps(y)
     ForkingPickler.loads(data)
     with pytest.raises(RuntimeError, match="was given back since it was sent"):
-        ForkingPickler.loads(data)  # twice
+        ForkingPickler.loads(data)  # a message can be received once only
 
 
 def test_what_another_process_sent_cannot_be_sent_on(peer):

@@ -53,7 +53,7 @@ def test_without_caching_graphs_keep_their_memory_and_captures_end(
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             result = step(x)
-            del old  # nothing can go back to the device now
+            del old  # a capture cannot return its memory to the device
         x.fill_(5)
         graph.replay()
         assert result.tolist() == [11.0] * 1000

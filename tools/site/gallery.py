@@ -25,7 +25,7 @@ BUGS = {  # pair -> title
 
 
 class Run(NamedTuple):
-    """What `flambeau run` wrote about one half of a pair."""
+    """The output and report of `flambeau run` for one half of a pair."""
 
     report: str
     diff: str

@@ -1,4 +1,4 @@
-"""What MkDocs calls while it builds the site of docs/ (mkdocs.yml): adds generated pages, rewrites links to files.
+"""Hooks of MkDocs for the site of docs/ (mkdocs.yml): they add generated pages and rewrite links to files.
 
 The generated pages exist in the site only, so that the repository has no copies of them to keep up to date:
 `reference/` from Flambeau's code, `gallery/` from runs of StreamBugs, `sources/` for files that pages link to.

@@ -75,7 +75,10 @@ def matmul(a: Tensor, b: Tensor) -> Any:
 
 
 def _folds(wide: Tensor, narrow: Tensor, comes_first: bool = False) -> bool:
-    """Return True if PyTorch computes a product of a batch as one of a tall matrix; `narrow` may come first."""
+    """Return True if PyTorch computes a batched product as that of one tall matrix.
+
+    With `comes_first`, `narrow`, the operand without a batch, is the first factor.
+    """
     if wide.dim() < 3 or narrow.dim() > 2:
         return False
     if narrow.requires_grad:

@@ -687,7 +687,7 @@ def _pool_backward(pool: Callable[..., Any]) -> Callable[..., Tensor]:
 
 
 def _window_backward(pool: Callable[..., Any]) -> Callable[..., Tensor]:
-    """Return the gradient of a maximum over windows; the positions that come last are computed again."""
+    """Return the gradient of a maximum over windows; the positions, its last result, are computed again."""
     return lambda grad, x, *how: _gradient(lambda a: pool(a, *how[:-1]), grad, x)
 
 

@@ -266,7 +266,7 @@ def mark_dynamic(
         hint_override: A size for the compiler to expect.
         min: The smallest size.
         max: The largest size.
-        specialize_on: Conditions for which the compiler generates code of their own.
+        specialize_on: Conditions for each of which the compiler generates separate code.
 
     Raises:
         AssertionError: If `index` is none of these.
@@ -315,7 +315,7 @@ def mark_unbacked(
         index: A dimension, or a list or tuple of them.
         hint_override: A size for the compiler to expect.
         strict: Whether generating code for one size is an error.
-        specialize_on: Conditions for which the compiler generates code of their own.
+        specialize_on: Conditions for each of which the compiler generates separate code.
         shape_id: A name that dimensions of equal sizes share.
         min: The smallest size.
         max: The largest size.

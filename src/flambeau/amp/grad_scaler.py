@@ -140,7 +140,7 @@ class GradScaler:
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Return `optimizer.step(*args, **kwargs)` if all gradients, which are unscaled first, are finite.
 
-        Waits for the device, to hear whether they are.
+        Waits for the device, because the host must read whether they are.
 
         Raises:
             RuntimeError: For a second time, or with a closure.

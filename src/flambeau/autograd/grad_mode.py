@@ -103,7 +103,7 @@ class enable_grad(_Recording):
 
 
 class set_grad_enabled(DecoratorContextManager):
-    """Switch recording on or off: at once, as a function, and back at the end where it is a context manager."""
+    """Switch recording on or off, immediately; as a context manager, restore the former state at the block's end."""
 
     def __init__(self, mode: bool) -> None:
         self.mode = bool(mode)

@@ -1,6 +1,6 @@
 """torch.autograd.profiler: which operators a program calls, and what each costs the host and the devices.
 
-# Note [Where a profile's times come from]
+# Note [Times of a profile]
 On virtual GPUs all times are simulated: the host's by what each call costs it, the devices' by what they ran; so a
 profile repeats exactly, and what the CPU computes takes no time. Elsewhere the host's time is the clock's, and a real
 GPU's is measured by a pair of timing events around each piece of work: launches, copies, graphs and collectives. An
@@ -53,7 +53,7 @@ class profile:
         enabled: False makes it a no-op.
         use_cuda: what devices do too; initializes CUDA. use_device: "cuda" is the same.
         record_shapes: keep the shapes of inputs. with_flops: count floating-point operations. with_stack: keep the
-            program's lines that each call came from. profile_memory: what calls allocate and free, on the CPU and on
+            call site of each call. profile_memory: keep what calls allocate and free, on the CPU and on
             CUDA devices.
 
     Raises:

@@ -1,7 +1,7 @@
 """`MemoryNotes`: what was allocated and freed while a profile of memory ran, and by which events.
 
 Sizes are PyTorch's: of the CPU what was asked for, of CUDA devices the allocator's blocks, which are multiples of 512
-bytes. CPU memory of before the profile is not told of when it is freed, as in PyTorch; nor is pinned memory.
+bytes. As in PyTorch, the profile omits pinned memory and the frees of CPU memory that was allocated before it began.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MemoryNote:
 
 
 class MemoryNotes(list[MemoryNote]):
-    """All notes, in the order in which they came."""
+    """All notes of allocations and frees, in the order of the calls."""
 
     def __init__(self, contexts: list[Context]) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class MemoryNotes(list[MemoryNote]):
 
     def top_level(self) -> list[FunctionEvent]:
         """Return what happened outside of all events, as their own events."""
-        left = [note for notes in self._requested.values() for note in notes]  # their launch never came
+        left = [note for notes in self._requested.values() for note in notes]  # no launch claimed them
         found = []
         for note in self._top_level + left:
             event = FunctionEvent("[memory]", Interval(note.time, note.time), note.thread)

@@ -1,4 +1,4 @@
-"""`ProfileRecorder`: what a profile hears while it runs, as events: ranges, launches, other work, memory."""
+"""`ProfileRecorder`: the subscriber that turns ranges, launches, other work and memory into a profile's events."""
 
 from __future__ import annotations
 

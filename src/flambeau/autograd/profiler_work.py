@@ -1,8 +1,8 @@
-"""`Work`: what devices did while a profile ran, and which call each piece of it came from.
+"""`Work`: what devices did while a profile ran, and the call that enqueued each piece of it.
 
 A machine numbers its commands as they are given, so those of a call are the numbers that were given while it ran, on
-its stream. Launches tell of themselves (runtime/hooks/launch_hooks.py); copies, fills, graphs and collectives are
-seen by a driver that stands in the contexts' place for as long as somebody profiles.
+its stream. Launches notify subscribers (runtime/hooks/launch_hooks.py). While a profile runs, the contexts use a
+`ProfiledDriver`, which reports copies, fills, graphs and collectives.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def request_of(kind: str, stream: int, index: int, nbytes: int = 0, launch: Laun
 
 
 class ProfiledDriver(Forward):
-    """A driver that tells of copies, fills, graphs and collectives, until `on_work` is None."""
+    """A driver that reports copies, fills, graphs and collectives to `on_work`, until that is None."""
 
     def __init__(self, inner: Driver, on_work: WorkCallback, contexts: Sequence[Context]) -> None:
         super().__init__(inner)
@@ -116,7 +116,7 @@ class ProfiledDriver(Forward):
         return self.on_work(kind, call, label, stream, context or self._addresses.of(ptr), nbytes)
 
     def launcher(self, exe: Executable) -> Launcher:
-        return self.inner.launcher(exe)  # launches tell of themselves
+        return self.inner.launcher(exe)  # launch hooks report launches
 
     def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
         label = f"Memcpy HtoD ({_kind(source)} -> Device)"

@@ -120,8 +120,10 @@ def can_use_efficient_attention(params: SDPAParams, debug: bool = False) -> bool
 
 
 def can_use_cudnn_attention(params: SDPAParams, debug: bool = False) -> bool:
-    """Return True if SDPBackend.CUDNN_ATTENTION takes a call: never, since it is not used. As
-    `can_use_flash_attention`.
+    """Return False: Flambeau does not use SDPBackend.CUDNN_ATTENTION. With `debug`, a warning says so.
+
+    Raises:
+        AttributeError: If `params` is not a SDPAParams.
     """
     return _can_use(choice.CUDNN, params, debug)
 

@@ -13,7 +13,7 @@ from flambeau.core.flags import flags
 # (`cuda.matmul`, `cudnn.conv`, `cudnn.rnn`), for all that CUDA's libraries compute (`cudnn`; so PyTorch has it) or for
 # every backend (`torch.backends`), each by `fp32_precision`: "ieee", "tf32" or "none", nothing said. The narrowest that
 # says something holds; where none does it is TF32, the documentation's default. The names of old, `allow_tf32` and
-# `set_float32_matmul_precision`, say it for products, and for convolutions and recurrent layers at once.
+# `set_float32_matmul_precision`, set products, and convolutions together with recurrent layers.
 
 _PRECISIONS = ("highest", "high", "medium")
 _SCOPES = ("generic", "cuda", "matmul", "conv", "rnn")

@@ -141,8 +141,8 @@ def _replay(options: argparse.Namespace, found: dict[str, Any]) -> int:
 def _usable_memory(found: dict[str, Any], device: int, live: list[dict[str, Any]]) -> int | None:
     """Return how many bytes the recorded program could reserve on a device; None if the snapshot does not show it.
 
-    Flambeau's snapshots have the number. In PyTorch's, the latest refused request has what was free, beside what
-    was reserved: that of the end, without the segments that came and went after the request.
+    Flambeau's snapshots have the number. For PyTorch's it is the sum of what was free at the latest refused request
+    and what was reserved then: the reservation at the end, less the changes of segments after the request.
     """
     memory = found.get("device_memory", [])
     if device < len(memory):

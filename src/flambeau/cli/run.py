@@ -179,7 +179,7 @@ def _code_of(options: argparse.Namespace) -> str | None:
 def _run_program(options: argparse.Namespace, recorder: Recorder, code: str | None) -> int:
     """Run the program to its end and close its machines; the exit status as far as the program decides it.
 
-    SIGTERM ends it as `sys.exit` does, so that its report is written; ranks are ended by their launcher, at once.
+    SIGTERM ends it as `sys.exit` does, so that its report is written; a launcher ends its ranks immediately.
     """
     outer, folder = sys.modules["__main__"], os.getcwd()
     program = partial(execute, options.program, options.arguments, options.module)
@@ -243,8 +243,8 @@ def _cap_blas() -> None:
 
     Virtual GPUs multiply many small matrices, where BLAS's threads cost more than they bring, on a busy machine
     ten times as much; and how many there are shows in the last bits of a product, so that another machine's would
-    differ. NumPy is imported already: its library is told. The environment tells SciPy's, imported later, and the
-    children.
+    differ. NumPy is imported already, so its library's thread count is set by a call. SciPy, imported later, and
+    child processes read it from the environment.
     """
     if any(os.environ.get(name) for name in _BLAS):
         return

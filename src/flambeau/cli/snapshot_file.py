@@ -1,9 +1,9 @@
-"""`load`: a memory snapshot from a file, checked. The file may come from anywhere.
+"""`load`: a memory snapshot from a file, checked. The file is not trusted.
 
 # Note [What is checked of a snapshot]
 The page and the replay rely on this: every field that they read has its type, and every number 64 bits. Parts that a
 pickle may share are not shared where that would multiply the work: each segment, list of blocks and trace occurs once.
-Stacks are shared, and each is looked at once.
+Stacks are shared, and each is checked only once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flambeau.core.ipc.pickle_reader import read_plain
 
 _LIMIT = 1 << 63
 _MOST_DEVICES = 1024
-_LONGEST = 100  # letters of a state, an action or a kind
+_LONGEST = 100  # the maximum number of letters in the name of a block's state, an action or a segment's kind
 _DEEPEST = 20  # nesting levels of settings
 _MOST_SETTINGS = 10_000
 _MOST_PARTS, _PARTS_PER_BYTE = 1 << 20, 200  # the maximum number of parts of JSON data, and of parts per byte

@@ -130,7 +130,7 @@ def philox(seed: int, counter: int, subsequences: int, first: int = 0) -> Array:
 # Note [Permutations of GPUs]
 # PyTorch's: as many random keys as elements, of 32 bits, or of 64 where more are needed. Places are sorted by the low
 # bits of the keys, so many that with a chance of 0.9 all are different; then the places under one key are shuffled by
-# the thread that is where they begin. A key is an integer `random_(least, greatest)`, so the greatest never comes.
+# the thread that is where they begin. A key is an integer `random_(least, greatest)`, so the greatest is never drawn.
 
 
 def permutation_bits(count: int) -> int:

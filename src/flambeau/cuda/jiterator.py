@@ -1,8 +1,8 @@
 """torch.cuda.jiterator: user kernels from C++ templates of one element.
 
 A text that is plain (arithmetic, comparisons, math functions, variables, `if`, `return`, calls of functions before it)
-is computed alike on virtual and real GPUs. Others are compiled as they are for real GPUs, and refused on virtual ones,
-with the place. Half precision is computed in float32; literals are of the kernel's type.
+has the same results on virtual and real GPUs. Others are compiled unchanged for real GPUs. Virtual GPUs refuse them and
+name the position in the text. Half precision is computed in float32; literals are of the kernel's type.
 """
 
 from __future__ import annotations

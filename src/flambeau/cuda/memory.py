@@ -28,7 +28,7 @@ from flambeau.runtime.memory.history import Recording
 from flambeau.runtime.memory.private_pool import NOBODY, as_id
 from flambeau.runtime.memory.resources import DriverMemory, LibraryMemory, Resource, as_resource
 from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
-from flambeau.runtime.memory_reports.snapshot import (  # at once: destructors look at a program's end
+from flambeau.runtime.memory_reports.snapshot import (  # imported here, because destructors use them at a program's end
     dump,
     snapshot,
 )

@@ -30,7 +30,7 @@ class Dataset(Generic[T_co]):
 
 
 class IterableDataset(Dataset[T_co], Iterable[T_co]):
-    """Samples in sequence. Subclasses define `__iter__`; in a worker, `get_worker_info()` tells which part to yield."""
+    """Samples in sequence. Subclasses define `__iter__`; in a worker, `get_worker_info()` says which part to yield."""
 
     def __add__(self, other: Dataset[Any]) -> Any:
         return ChainDataset([self, other])
@@ -155,7 +155,7 @@ class Subset(Dataset[T_co]):
 
 
 def _samples(dataset: Any, indices: list[Any]) -> list[Any]:
-    """Several samples, at once where the dataset can."""
+    """Return several samples, by one call of `__getitems__` if the dataset has it."""
     whole = getattr(dataset, "__getitems__", None)
     if whole is None:
         return [dataset[i] for i in indices]

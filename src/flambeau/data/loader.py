@@ -148,7 +148,7 @@ class DataLoader(Generic[T_co]):
         """Return the sampler that a pass iterates over: the batch sampler, or the sampler of single indices."""
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
-    # PyTorch's names of what the iterators ask of a loader: programs write loaders of their own with these.
+    # PyTorch's names of the attributes that iterators read: programs write their own loaders with these names.
     @property
     def _auto_collation(self) -> bool:
         return self.batch_sampler is not None
@@ -435,7 +435,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
     def _fail(self) -> None:
         self._failed = True
         self._owners.clear()
-        self._arrived.clear()  # what came out of order, and after a batch that is lost, is not given any more
+        self._arrived.clear()  # batches that arrived out of order: after a lost batch none of them is returned
         self._stop()
 
 

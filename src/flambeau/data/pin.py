@@ -14,8 +14,8 @@ from flambeau.tensor.tensor import Tensor
 
 # Note [Who pins]
 # On real GPUs a thread pins the batches of worker processes as they arrive. On virtual GPUs the program's own
-# thread does, when it takes a batch: arrival is up to the host's scheduler, and whatever calls the driver in an
-# order of its own would make runs that do not repeat, and the race detector's certificate conditional. There is
+# thread does, when it takes a batch: the host's scheduler decides when they arrive, and driver calls in an order that
+# differs between runs would make runs that do not repeat, and the race detector's certificate conditional. There is
 # nothing to win either: host time costs nothing on virtual GPUs.
 
 
@@ -72,7 +72,7 @@ class Pinner:
         except Empty:
             return None
         if isinstance(found, BaseException):
-            self._pinned.put(found)  # the thread is gone: whoever asks again hears the same
+            self._pinned.put(found)  # the thread has ended: the next call must raise the same error
             raise found
         return found
 

@@ -39,7 +39,7 @@ class SequentialSampler(Sampler[int]):
 class RandomSampler(Sampler[int]):
     """The indices in random order, or drawn with replacement.
 
-    Without a generator, each pass starts one of its own from a number of the default generator.
+    Without a generator, each pass creates one, seeded by a number from the default generator.
     """
 
     def __init__(

@@ -213,7 +213,7 @@ reduce_scatter_tensor_coalesced = _with_name(
 )
 
 
-# -- the collectives themselves: of several tensors at once, the group's ranks ----------------------------------
+# -- collectives of lists of tensors, with the group's ranks ----------------------------------------------------
 
 
 class _AllReduce(Function):

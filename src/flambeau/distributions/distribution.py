@@ -1,4 +1,4 @@
-"""`Distribution`, from which all distributions come."""
+"""`Distribution`, the base class of all distributions."""
 
 from __future__ import annotations
 

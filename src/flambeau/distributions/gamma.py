@@ -1,7 +1,7 @@
 """`Gamma`.
 
 # Note [Gradients of Gamma's numbers]
-A number z of Gamma(a, 1) is not a formula of a, for it comes by rejection. It moves with a so that the probability of
+A number z of Gamma(a, 1) is not a formula of a: it is drawn by rejection. It moves with a so that the probability of
 less than z stays what it is: dz/da = -(dP/da) / (dP/dz), where P(a, z) is the incomplete gamma function and dP/dz the
 density. dP/da is a central difference in double precision, of P below the mean and of 1 - P above it, where P nears 1.
 """

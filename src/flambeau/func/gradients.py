@@ -1,9 +1,9 @@
 """`torch.func.grad`: the gradient of a function, as a function, which may itself be differentiated.
 
 # Note [Gradients of functions]
-The function is given new tensors in the place of its arguments: views of those that are on a tape already, so that
-gradients of gradients reach them, else its own leaves. Its walk is recorded. If nothing but those leaves comes into
-the graph of the result, nobody can ask for more, and the result leaves the tape: that frees the graph.
+The function receives new tensors instead of its arguments: views of those that have a graph already, so that
+gradients of gradients reach them, else new leaves. The backward pass is recorded. If the result's graph has no inputs
+other than these leaves, no further gradient can be requested, so the result is detached, which frees the graph.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def grad(
     """Return a function that gives the gradient of `func`, which returns a tensor of no dimensions.
 
     argnums: by which positional arguments; of a tuple, a tuple of gradients. Arguments may be dicts, lists and
-    tuples of tensors; gradients come in the same form, zeros for what `func` did not use. has_aux: `func` returns
+    tuples of tensors; gradients have the same form, zeros for what `func` did not use. has_aux: `func` returns
     (value, others); the function then returns (gradient, others).
 
     Raises:
@@ -102,7 +102,7 @@ def detach(t: Tensor, own: Sequence[Tensor] | None = None) -> Any:
 
     Args:
         t: The tensor.
-        own: Leaves that nobody asks for: tangents that depend on no others leave the graph, too.
+        own: Leaves whose gradients are not requested; tangents that depend only on these are detached, too.
     """
     detached: Any = t.detach()  # type: ignore[attr-defined]
     if not interception.count:

@@ -52,7 +52,7 @@ class _Call:
             return list(run_grad(*_columns(pairs, self.wanted), True, True, True, True))
 
     def detach_results(self, results: Sequence[Any]) -> list[Any]:
-        """Return results as the program gets them: without recording, unless more than this call comes into them."""
+        """Return results for the program: detached, unless they depend on recorded tensors other than `own`."""
         keep = self.recording and reaches_others(results, self.own)
         return list(results) if keep else [detach(t, self.own) for t in results]
 

@@ -18,7 +18,7 @@ def functional_call(
     module: Module, parameter_and_buffer_dicts: dict[str, Tensor] | Sequence[dict[str, Tensor]], args: Any = None,
     kwargs: dict[str, Any] | None = None, *, tie_weights: bool = True, strict: bool = False,
 ) -> Any:  # fmt: skip
-    """Call a module with these tensors in the place of its own of the same (dotted) names.
+    """Call a module with these tensors instead of its parameters and buffers of the same (dotted) names.
 
     parameter_and_buffer_dicts: one dict, or several without a common name. args: a tuple, or one argument.
     tie_weights: what a module has under several names is replaced under all of them. strict: the names must be

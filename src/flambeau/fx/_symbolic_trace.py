@@ -68,7 +68,7 @@ PH = PHBase()
 
 
 class PHWithMeta(PHBase):
-    """A placeholder that gives its node the attributes of its own."""
+    """A placeholder for an argument, whose attributes are copied to the node of its graph."""
 
     def __init__(self, ph_key: str | None = None) -> None:
         self.ph_key = ph_key

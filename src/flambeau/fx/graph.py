@@ -281,7 +281,7 @@ class Graph:
     # -- places -------------------------------------------------------------------------------------
 
     def inserting_before(self, n: Node | None = None) -> _InsertPoint:
-        """Return a context in which new nodes come before `n`, or first in the graph.
+        """Return a context in which new nodes are inserted before `n`, or first in the graph.
 
         Raises:
             AssertionError: if `n` is in another graph.
@@ -292,7 +292,7 @@ class Graph:
         return _InsertPoint(self, n.prepend)
 
     def inserting_after(self, n: Node | None = None) -> _InsertPoint:
-        """Return a context in which new nodes come after `n`, or last in the graph.
+        """Return a context in which new nodes are inserted after `n`, or last in the graph.
 
         Raises:
             AssertionError: if `n` is in another graph.

@@ -183,7 +183,7 @@ class GraphModule(Module):
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> GraphModule:
-        # Each object has a class of its own, so that `forward` is a method and `copy`, `help` and hooks see it as one.
+        # Each object has its own class, so that `forward` is a method for `copy`, `help` and hooks.
         for base in cls.__mro__:
             if base.__qualname__.endswith("GraphModuleImpl"):
                 continue
@@ -387,7 +387,7 @@ class GraphModule(Module):
         expanded_def: bool = False,
         additional_meta: list[str] | None = None,
     ) -> str:
-        """Return the code of this module and of the GraphModules within, and print it unless told not to."""
+        """Return the code of this module and of the GraphModules within, and print it if `print_output` is True."""
         text = _describe_module(self, type(self).__name__, expanded_def)
         if print_output:
             print(text)

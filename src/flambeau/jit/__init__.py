@@ -104,7 +104,7 @@ def script_if_tracing(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def fork(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
-    """Call `func` and return a completed `Future` of its result; only TorchScript runs it beside the caller.
+    """Call `func` and return a completed `Future` of its result; only TorchScript runs it concurrently with the caller.
 
     Args:
         func: The function or module.

@@ -205,7 +205,7 @@ def rebuild_event(device: device, handle: bytes) -> Event:
 REDUCERS: dict[type, Any] = {
     Event: reduce_event, Tensor: reduce_tensor, Parameter: reduce_tensor,
 } | dict.fromkeys(sharing.STORAGES, reduce_storage)  # fmt: skip
-"""What is pickled by which function. Subclasses of tensors are pickled as ever, and their storages by these."""
+"""Class -> the function that pickles its instances. Subclasses of tensors have none, but their storages do."""
 
 
 def init_reductions() -> None:

@@ -165,7 +165,10 @@ class ProcessContext:
         return not self.sentinels
 
     def _first(self, failed: int) -> int:
-        """Which exception came first: a process that ended because of another's may have ended before it."""
+        """Return the rank whose exception was raised first, by the times of the error files.
+
+        The process that has ended first, `failed`, may have ended because of another rank's exception.
+        """
         told = {
             number: os.stat(file).st_mtime_ns
             for number, file in enumerate(self.error_files)
@@ -192,7 +195,7 @@ def _wrap(fn: Callable[..., object], number: int, args: tuple[Any, ...], file: s
     except Exception:
         now = time.time_ns()
         replace_file(file, traceback.format_exc(), durable=False)
-        os.utime(file, ns=(now, now))  # whose came first is told
+        os.utime(file, ns=(now, now))  # `_first` compares these times
         if (watch := sys.modules.get("flambeau.distributed.backends.watchdog")) is not None:
             watch.process.give_up()  # its end must not wait for other ranks
         sys.exit(1)

@@ -50,7 +50,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 
 def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
-    """Return how many inputs each output has, and outputs each input: a weight is (out, in, *kernel)."""
+    """Return (fan_in, fan_out) of a weight (out, in, *kernel): inputs per output and outputs per input."""
     if tensor.dim() < 2:
         raise ValueError("Fan in and fan out can not be computed for tensor with fewer than 2 dimensions")
     outputs, inputs, *kernel = tensor.shape
@@ -70,7 +70,7 @@ def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Return numbers uniform in [a, b)."""
+    """Fill a tensor with numbers uniform in [a, b)."""
     tensor.detach().uniform_(a, b, generator=generator)
     return tensor
 
@@ -78,7 +78,7 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generato
 def normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
-    """Return normal numbers."""
+    """Fill a tensor with normal numbers."""
     tensor.detach().normal_(mean, std, generator=generator)
     return tensor
 
@@ -91,7 +91,7 @@ def trunc_normal_(
     b: float = 2.0,
     generator: Generator | None = None,
 ) -> Tensor:
-    """Return normal numbers drawn until they fall into [a, b]."""
+    """Fill a tensor with normal numbers, each drawn again until it lies in [a, b]."""
     if mean < a - 2 * std or mean > b + 2 * std:
         warn_program(
             "mean is more than 2 std from [a, b] in nn.init.trunc_normal_. "
@@ -139,18 +139,18 @@ def _redraw_uniform(
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """Return one value everywhere."""
+    """Fill a tensor with `val`."""
     tensor.detach().fill_(val)
     return tensor
 
 
 def ones_(tensor: Tensor) -> Tensor:
-    """Return ones."""
+    """Fill a tensor with ones."""
     return constant_(tensor, 1.0)
 
 
 def zeros_(tensor: Tensor) -> Tensor:
-    """Return zeros."""
+    """Fill a tensor with zeros."""
     tensor.detach().zero_()
     return tensor
 
@@ -159,7 +159,7 @@ def zeros_(tensor: Tensor) -> Tensor:
 
 
 def eye_(tensor: Tensor) -> Tensor:
-    """Return the identity matrix: a linear layer hands on as many inputs as it can.
+    """Fill a matrix with the identity, so that a linear layer passes on as many inputs as it can.
 
     Raises:
         ValueError: If the tensor does not have 2 dimensions.
@@ -172,7 +172,7 @@ def eye_(tensor: Tensor) -> Tensor:
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """Dirac's delta: a convolution hands on as many channels as it can, in each group.
+    """Fill a kernel with the Dirac delta, so that each group of a convolution passes on as many channels as it can.
 
     Raises:
         ValueError: If the tensor does not have 3 to 5 dimensions, or `groups` does not divide the first.
@@ -269,7 +269,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = N
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Generator | None = None) -> Tensor:
-    """Return normal numbers, but zero in a fraction `sparsity` of each column.
+    """Fill a matrix with normal numbers, and with zeros in a fraction `sparsity` of each column.
 
     Raises:
         ValueError: If the tensor does not have 2 dimensions.

@@ -1,7 +1,7 @@
 """Logical threads and their vector clocks, whose units are numbers of driver calls.
 
 # Note [Clocks] A stream is a logical thread (`agent` in this package). Each command takes the next number
-of one counter for the whole process, so a number identifies a command and tells which of two was requested
+of one counter for the whole process, so a number identifies a command, and of two commands the smaller was requested
 first. A clock maps logical threads to numbers: `clock[a] >= n` means that command n of `a`, and all earlier
 commands of `a`, happen before the owner of the clock. Two accesses are ordered if the clock of the later
 one covers the earlier.
@@ -16,7 +16,7 @@ that stream. The next new stream then reuses the logical thread (`begin`). Clock
 streams that exist at one time, not with all streams.
 
 Clocks are never changed, only replaced. A snapshot, for an event, is three references. A comparison of
-identities tells whether a stream has the host's current clock.
+identities shows whether a stream has the host's current clock.
 """
 
 from __future__ import annotations

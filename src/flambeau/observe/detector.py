@@ -289,7 +289,7 @@ class Detector(Lifetimes):
                 self._check_write(other, command, clock, cell)
 
     def _check_write(self, old: Cell, command: Command, clock: Clock, cell: Cell | None = None) -> None:
-        """Compare a write with the last accesses of its own cell, or of a neighbour."""
+        """Compare a write with the last accesses of one shadow cell."""
         agent = command[0]
         if old.partial is not None:
             self.deferred.against(old, cell or old, WRITE, command)

@@ -94,8 +94,8 @@ class RaceDriver(Forward):
         if not inner.observes_blocks:
             self.block_alloc = detector.begin_life  # type: ignore[method-assign]
             self.block_free = detector.end_life  # type: ignore[method-assign]
-        self._tapes: dict[int, Tape] = {}  # captured stream -> its tape
-        self._captured: dict[int, Tape] = {}  # event that was recorded in a capture -> the tape
+        self._tapes: dict[int, Tape] = {}  # captured stream -> the log of its capture
+        self._captured: dict[int, Tape] = {}  # event that was recorded in a capture -> the capture's log
         self._graphs: dict[int, Tape] = {}
         self._commands = CommandChecks(inner, detector, self._tapes, self._shown, self._on_failure)
         self._meetings = Meetings(detector)

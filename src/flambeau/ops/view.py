@@ -22,7 +22,7 @@ from flambeau.core.meta import Meta
 
 
 class Layout(NamedTuple):
-    """The layout of a view. `offset` counts elements of its own dtype from the viewed tensor's first element."""
+    """The layout of a view. `offset` is in elements of the view's dtype, from the viewed tensor's first element."""
 
     shape: Shape
     strides: Strides

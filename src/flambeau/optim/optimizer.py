@@ -422,5 +422,5 @@ def _typename(x: Any) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-# Instances lead programs to these annotations, which they evaluate with names of their own.
+# Programs read these annotations from instances and evaluate them in their own namespaces.
 Optimizer.__annotations__ = get_type_hints(Optimizer)

@@ -20,7 +20,7 @@ Document = dict[str, Any]
 
 
 def run_document(recorder: Recorder, processes: list[Document], status: int) -> Document:
-    """Return the report of a program: of its own machines, and of the processes that it started."""
+    """Return the report of a program: its machines, and the processes that it started."""
     machines = [machine_fields(machine) for machine in recorder.machines]
     return {**head("run", status), "machines": machines, "processes": processes}
 

@@ -8,7 +8,7 @@ a file there, written when a machine starts, when races are found and when a mac
 Why: what stands in the file at any time is true. A process that ends in an orderly way has closed its machines;
 "finished" says so. One that was killed has left its races until then.
 Consequences: a command that is itself such a process has a file in the outer folder, and its own children have theirs
-in a folder of its number beside that file.
+in a folder of its number next to that file.
 """
 
 from __future__ import annotations

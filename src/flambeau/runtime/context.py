@@ -36,7 +36,7 @@ class Allocator(Protocol):
         """Record that a stream other than the block's own uses the block."""
 
     def stream_created(self) -> None:
-        """Handle the creation of a stream."""
+        """Do nothing: as a subscriber of the streams, a context needs to act on their destruction only."""
 
     def stream_destroyed(self, handle: int, /) -> None:
         """Handle the destruction of a stream: later requests cannot name it."""

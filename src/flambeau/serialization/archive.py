@@ -198,7 +198,11 @@ class ArchiveReader:
 
 
 def _fill(file: Any, target: memoryview, most: int | None = None) -> None:
-    """Read exactly as many bytes as there is room for, at most so many at once. Raises EOFError."""
+    """Fill a buffer from the file, by reads of limited size.
+
+    Raises:
+        EOFError: If the file ends before.
+    """
     read_into = getattr(file, "readinto", None)
     while target.nbytes:
         part = target[:most]

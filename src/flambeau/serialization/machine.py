@@ -114,7 +114,7 @@ class PickleMachine(PickleReader):
         return define(*arguments)
 
     def _rebuild_sparse(self, arguments: _Arguments) -> Any:
-        """Return a sparse tensor with indices of its own: memory that others share could change after the check."""
+        """Return a sparse tensor with a copy of the indices: shared memory could change after the check."""
         layout, parts = arguments
         tensors = [part for part in _only(tuple, (parts,)) if isinstance(part, Tensor)]
         if any(part.is_meta for part in tensors):

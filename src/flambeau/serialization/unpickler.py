@@ -55,7 +55,7 @@ def unpickler(module: ModuleType, options: dict[str, Any]) -> Callable[[Any, Per
                 return names.find(module, name)
             return super().find_class(module, name)
 
-    if not issubclass(Unpickler, (pickle.Unpickler, pickle._Unpickler)):  # of a format of its own
+    if not issubclass(Unpickler, (pickle.Unpickler, pickle._Unpickler)):  # reads a format other than pickle's
         return lambda file, persistent_load: Unpickler(file, persistent_load).load()
 
     return lambda file, persistent_load: _read(Unpickler, file, persistent_load)

@@ -19,7 +19,7 @@ that Note [Streams of leaves] in tensor/autograd/autograd_meta.py gives it.
 
 # Note [Nested backwards]
 Problem: a node may call backward, whose nodes may call it again, without end. Each level takes ten frames or more of
-Python's recursion limit. PyTorch continues in another thread after 60 levels, where the limit counts anew.
+Python's recursion limit. PyTorch continues in another thread after 60 levels, where the count starts from zero.
 Rule: each nested backward raises the limit by 100 frames while it runs, up to 10,000 levels.
 Why: in another thread the program would see other thread-local values, and the race detector another host thread.
 The limit is one for all threads: it is changed by a difference, so that threads may nest at the same time.

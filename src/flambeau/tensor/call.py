@@ -288,9 +288,9 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
 def _defer(
     plan: CallPlan, op: Op, args: Sequence[Any], params: tuple[Any, ...], tracked: bool
 ) -> Tensor | None:
-    """Return the result of a call that is collected (Note [Deferred launches]); None if it must be launched now.
+    """Return a call's result if its launch can be deferred (Note [Deferred launches]), else None.
 
-    Pending launches are issued before that.
+    None means that the caller launches now; all deferred launches have then been issued.
     """
     collecting = launch_deferral.collecting
     if not collecting.is_collecting():

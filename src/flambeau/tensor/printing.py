@@ -187,7 +187,7 @@ def _values(t: Tensor) -> Array:
 def _edges(t: Tensor) -> tuple[Array, tuple[bool, ...]]:
     """Return the elements at the ends of the dimensions, and the dimensions that they are cut from.
 
-    Only the corners travel, so a huge CUDA tensor prints at once.
+    Only the corners are copied from the device, so a huge CUDA tensor prints quickly.
     """
     meta, edge = t.meta, _options.edgeitems
     cut = tuple([n > 2 * edge for n in meta.shape])

@@ -152,7 +152,7 @@ class PinnedStorage(Storage):
             self._allocator.free(self._pinned)
 
     def part_with(self) -> PinnedStorage:
-        """Return its pinned memory, as another storage's; this one has none of its own any more."""
+        """Return a new storage that takes over the pinned memory; this one no longer owns it."""
         former: PinnedStorage = object.__new__(PinnedStorage)
         former._pinned, former._allocator = self._pinned, self._allocator
         Storage.__init__(former, self.ptr, self.nbytes, self.context, None, pinned=True)

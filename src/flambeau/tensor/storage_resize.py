@@ -30,10 +30,12 @@ def holders(row: Tensor) -> tuple[Sequence[Tensor | SavedTensor], bool]:
     launch_deferral.settle("a storage is resized")
     if sys.getrefcount(row.memory) == 2 + (row.counter is row.memory):
         return [row], False
-    frozen = gc.get_freeze_count()  # of these the collector tells nothing
+    frozen = gc.get_freeze_count()  # the collector finds no referrers among frozen objects
     if frozen:
         gc.unfreeze()
-    referrers = gc.get_referrers(row.memory)  # in no variable of ours: a closure's would be one of them
+    referrers = gc.get_referrers(
+        row.memory
+    )  # without a local variable: a closure that held one would be a referrer too
     if frozen:
         gc.collect()
         gc.freeze()

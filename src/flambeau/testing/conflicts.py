@@ -52,7 +52,7 @@ class Conflicts:
         return [(b, a) for a, b in self.pairs if place(b, end) < place(a, end)]
 
     def is_ordered(self, first: int, second: int) -> bool:
-        """Return True if the second step comes after the first in every legal order."""
+        """Return True if the second step follows the first in every legal order."""
         step = self.graph.steps[first]
         return self._clocks[second].get(step.stream.handle, -1) >= step.place
 
@@ -78,7 +78,10 @@ class Conflicts:
                 yield [(steps[a], steps[b]) for a, b in forced]
                 continue
             a, b = pairs[at]
-            for first, second in ((b, a), (a, b)):  # the recorded way round comes off the stack first
+            for first, second in (
+                (b, a),
+                (a, b),
+            ):  # the recorded direction is pushed last, so it is tried first
                 stack.append((at + 1, _order_after(reach, first, second), [*forced, (first, second)]))
 
     def _find(self, limit: int) -> tuple[list[Pair], bool]:
@@ -171,7 +174,7 @@ def _clocks(graph: Any) -> tuple[list[dict[int, int]], set[int]]:
 
 
 def _both(mine: dict[int, int], theirs: dict[int, int], over: bool) -> dict[int, int]:
-    """Return the union of two clocks. `over` means that `theirs` may be modified."""
+    """Return the least clock that includes both. Modifies `mine`, and `theirs` too if `over` is True."""
     if not mine:
         return theirs if over else dict(theirs)
     if over and len(theirs) > len(mine):

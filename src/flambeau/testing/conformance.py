@@ -596,7 +596,7 @@ def event_elapsed_ns_refuses_events_that_are_not_done(driver: Driver) -> None:
     for _ in range(16):
         driver.fill(ptr, 0, _LARGE, stream)
     driver.event_record(event, stream)
-    # Whether the device is still at it is the device's affair: a time is only told of what is done.
+    # The device may have finished or not; a driver reports a time only for finished work.
     try:
         assert driver.event_elapsed_ns(event, event) == 0
     except NotReadyError:
@@ -621,7 +621,7 @@ def event_elapsed_ns_refuses_events_without_timing_or_record(driver: Driver) -> 
     assert driver.event_elapsed_ns(timed, timed) == 0
 
 
-# -- other processes: what one alone can tell ----------------------------------------------------------------
+# -- other processes: contracts that one process can check ---------------------------------------------------
 
 
 def ipc_memory_is_64_bytes_of_an_allocation(driver: Driver) -> None:

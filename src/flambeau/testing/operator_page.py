@@ -174,7 +174,7 @@ DIFFERENCES = {
 }
 """Notes by public name."""
 
-_ROOMS = ("torch", "Tensor")  # with names of their own on the list; others are rooms of torch
+_ROOMS = ("torch", "Tensor")  # namespaces that the list names; the others are packages of torch
 WHY = (
     ("Parts of sparse tensors as copies, nested tensors", r"sparse|coalesce|crow_|col_indices|^indices|^values|dense"
      r"|padded"),

@@ -1,8 +1,8 @@
 """Loops over the operator table: properties of every operator, tested without code per operator.
 
 `cases()` lists (operator, dtype); `check_virtual` runs an operator's samples on the CPU and on a virtual device
-and wants the same bits, in several layouts, with and without `out=`. A program that defines operators of its own
-can run them over those.
+and wants the same bits, in several layouts, with and without `out=`. A program that defines operators
+can run both over them.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Runs:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._deadline = None if plan.seconds is None else monotonic() + plan.seconds
-        self._conflicts: dict[int, Conflicts] = {}  # by what the program gave and was told
+        self._conflicts: dict[int, Conflicts] = {}  # by the program's commands and the answers it got
         self._classes: dict[Any, tuple[str, Run]] = {}  # see Note [Explained outcomes]
         self.first = first = self.once("earliest", races="warn")
         self.found = found = Exploration(

@@ -316,7 +316,7 @@ def test_split_group():
 
 
 def local():
-    """Only the members make it."""
+    """Create a group by calls of its members only (`use_local_synchronization`)."""
     d = flambeau.distributed
     d.init_process_group("gloo")
     if d.get_rank() == 2:

@@ -367,7 +367,7 @@ def test_what_was_queued_as_its_group_was_given_up_says_so() -> None:
 
 
 def test_a_communicator_that_cannot_be_asked_has_failed() -> None:
-    """The watch must not end with the error: it has others to look at."""
+    """The watchdog must survive the error, because it watches other communicators too."""
     with torch.virtual(1):
         line = line_of(Marks())
         line.comm = 4711

@@ -103,7 +103,7 @@ class Rank:
             )  # fmt: skip
 
     def ended(self) -> int:
-        """Its status, when it has ended by itself."""
+        """Wait for the process to end and return its exit status."""
         return self.process.wait(PATIENCE_S)
 
     def let_go(self) -> None:

@@ -14,7 +14,7 @@ from flambeau.testing.ranks import ranks
 
 
 def races_of(program, schedule="earliest"):
-    """The certificate of a program on two virtual GPUs."""
+    """Run a program on two virtual GPUs and return its certificate."""
     with flambeau.virtual(devices=2, profile="a100-40g", schedule=schedule, races="warn"):
         program()
         torch.cuda.synchronize()

@@ -61,7 +61,9 @@ def picture(snapshot: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Stacks:
-    """Stacks as numbers of their lines, the innermost first; each is kept once. Number 0 is the empty one."""
+    """The table of distinct call stacks, by number; stack 0 is empty. A stack is a tuple of line numbers, innermost
+    first.
+    """
 
     def __init__(self) -> None:
         self.frames: dict[str, int] = {}
@@ -377,7 +379,7 @@ def _segment(segment: dict[str, Any], stacks: _Stacks) -> dict[str, Any]:
 def _pieces(segment: dict[str, Any], stacks: _Stacks) -> list[list[Any]]:
     """Return [size, requested, state, number of the stack] of each block.
 
-    Of many, neighbours that are too small to be told apart are one: [size, bytes in use, "several", how many].
+    If there are many, neighbours too small to be distinguished are merged: [size, bytes in use, "several", count].
     """
     blocks = segment["blocks"]
     least = 0 if len(blocks) <= _MOST_PIECES else segment["total_size"] // _MOST_PIECES

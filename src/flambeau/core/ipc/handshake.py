@@ -4,8 +4,8 @@
 Problem: a store decides what ranks compute and where they meet, and any process that reaches its port can talk to it.
 Rule: a server that has a secret admits clients that prove that they know it: the server sends a random challenge, the
 client answers with its HMAC under the secret, and the secret itself is never sent. A server without one admits
-clients of its own host alone.
-Why: the launcher of one node makes a secret and gives it to its ranks by the environment, so nobody sets anything; for
+clients on the same host only.
+Why: the launcher of one node makes a secret and gives it to its ranks by the environment, so the user sets nothing; for
 several hosts the user sets FLAMBEAU_STORE_SECRET on each, or MPI carries it.
 Consequences: docs/security.md says what this does not defend.
 """

@@ -1,8 +1,8 @@
 """Memory that several processes map.
 
 # Note [How processes reach each other's memory]
-Anonymous memory belongs to nobody and needs no cleaning up: the system frees it with its last mapping, whoever was
-killed when. Another process gets at it by a descriptor that is sent, or, where nothing can be sent (an IPC handle is
+Anonymous memory has no owner and needs no cleaning up: the system frees it with its last mapping, even if processes
+were killed. Another process maps it by a descriptor that is sent, or, where nothing can be sent (an IPC handle is
 64 bytes), through its owner's entry in /proc: a `Door` names it, and says by inode whether it still is what it was.
 So a door leads somewhere only while its owner lives, which is CUDA's own rule for IPC handles. Named memory, for
 those whose descriptors are few, is in `named_memory.py`.

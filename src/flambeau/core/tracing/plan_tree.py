@@ -41,8 +41,8 @@ class _Fork:
 
     Attributes:
         question: What it asks: ("ask", condition) or ("fix", node).
-        following: Answer -> the guard that comes next; None where a trace ends.
-        functions: Answer -> the function that goes on with it, for the answers that came later than the guard.
+        following: Answer -> the next guard; None where a trace ends.
+        functions: Answer -> the function that continues, for answers that were added after the guard was compiled.
     """
 
     __slots__ = ("following", "functions", "question")

@@ -38,7 +38,7 @@ class Place:
 
     @property
     def whole(self) -> bool:
-        """Return True if the group is all ranks, in their order."""
+        """Return True if the group consists of all ranks, in their order."""
         return self.ranks == tuple(range(self.size)) and self.name == DEFAULT
 
 

@@ -9,7 +9,7 @@ With TORCH_NCCL_BLOCKING_WAIT the host waits in both cases.
 
 A communicator is created when a group first needs it: each rank joins with its device, by an id that rank 0 publishes
 in the store. Messages outside of a batch have a communicator and a stream for their two ranks, because the other ranks
-do not take part. If `device_id` told the group its device, they use the group's communicator and are ordered after its
+do not take part. If `device_id` gave the group its device, they use the group's communicator and are ordered after its
 earlier operations, as in PyTorch.
 """
 

@@ -9,7 +9,7 @@ that it will exchange with that member. A collective ends when all announcements
 that another has not joined. Announcements that differ end the group with every rank's line.
 
 # Note [When data is sent]
-Messages of a collective up to `SMALL` bytes are sent at once, and wait in the receiver's memory if it is late. Larger
+Messages of a collective up to `SMALL` bytes are sent immediately, and wait in a late receiver's memory. Larger
 ones are sent when the receiver has reported that its memory is ready. A message of the program is offered first, and
 sent when the receiver accepts it or, if it is small, with the offer. `send` returns when the other rank has called
 `recv`, as with PyTorch's gloo. A rank that is late therefore never holds more than small messages of others.

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, Protocol
 
 _HEAD = struct.Struct("!BQQQ")  # kind, number, sub-number, bytes of the body
-_BUFFER = 1 << 16  # bytes read at once while no body is under way
+_BUFFER = 1 << 16  # bytes per read while no message body is incomplete
 _READS = 32  # reads from one connection before the others have their turn
 _VECTORS = 16  # buffers that one call writes
 Bytes = memoryview

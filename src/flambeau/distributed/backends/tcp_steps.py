@@ -22,7 +22,7 @@ from flambeau.driver.meetings import reduce_arrays
 
 Array = np.ndarray[Any, Any]
 SMALL = 1 << 15  # bytes of the largest message that is sent before its receiver is ready
-_SEGMENT = 1 << 20  # bytes that a rank reduces at once
+_SEGMENT = 1 << 20  # bytes that a rank reduces in one step
 _EXCHANGES = 1 << 63  # the first sub-number of messages that the program lists itself
 
 

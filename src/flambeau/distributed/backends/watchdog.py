@@ -104,7 +104,7 @@ class Watched(Protocol):
 Run = Callable[[], object]
 
 
-def beside(run: Run) -> threading.Thread:
+def start_daemon(run: Run) -> threading.Thread:
     """Run a function in a daemon thread."""
     thread = threading.Thread(target=run, name="flambeau-watch", daemon=True)
     thread.start()
@@ -113,7 +113,7 @@ def beside(run: Run) -> threading.Thread:
 
 def within(*runs: Run, seconds: float | None = None) -> bool:
     """Return True if calls that may never return, run in parallel, have all returned in time."""
-    threads = [beside(run) for run in runs]
+    threads = [start_daemon(run) for run in runs]
     end = time.monotonic() + (_PATIENCE_S if seconds is None else seconds)
     for thread in threads:
         thread.join(max(end - time.monotonic(), 0))
@@ -125,18 +125,18 @@ class Watch:
 
     Args:
         clock: Returns seconds.
-        beside: Runs the polls in a thread.
+        start: Runs a function in a thread: the polls.
         end: Ends the process after all reports.
     """
 
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
-        beside: Callable[[Run], object] = beside,
+        start: Callable[[Run], object] = start_daemon,
         end: Run = os.abort,
     ) -> None:
         self._clock = clock
-        self._beside = beside
+        self._start = start
         self._end = end
         self._lines: dict[Watched, float] = {}  # communicator -> time of its last progress report
         self._lock = threading.RLock()  # reentrant, because a finalizer may interrupt a call
@@ -149,7 +149,7 @@ class Watch:
             self._lines[line] = self._clock()
             runs, self._runs = self._runs, True
         if not runs:
-            self._beside(self._run)
+            self._start(self._run)
 
     def remove(self, line: Watched) -> None:
         """Stop watching a communicator. No poll of it is under way when this returns."""

@@ -30,7 +30,7 @@ def assign(
 
     Args:
         limits: Limits of the first, second, ... bucket of each dtype and device; the last one holds for all others.
-        expect_sparse: For each tensor, True if it gets a bucket of its own.
+        expect_sparse: For each tensor, True if it gets a separate bucket.
         indices: Numbers of the tensors; buckets then keep the tensors' order. Without it, buckets are sorted by their
             first tensor.
 

@@ -267,7 +267,7 @@ class Coordinator:
         waiting = [p for p in self._waiting() if p.request and p.request[0] != "idle"]
         return {p.process: (_words_of(p), p.begun) for p in waiting}
 
-    # -- what they are told ---------------------------------------------------------------------------------
+    # -- answers to waits -----------------------------------------------------------------------------------
     def settle(self, elsewhere: Mapping[int, str]) -> list[tuple[int, Answer]]:
         """Return (process, answer) for each wait that has ended. `elsewhere` describes the waits of processes in the
         store.

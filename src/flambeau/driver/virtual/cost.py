@@ -4,8 +4,8 @@ A kernel takes the longest of its memory time, its instructions' time and its pr
 Williams, Waterman and Patterson, 2009), and the latency of its longest chain of instructions. What a launch does
 is its record's `Kernel.work`. Peaks are reduced to the share that the profile states. Data that fits into the L2
 cache moves at its rate. A quarter of the multiprocessors saturates the memory, so small kernels that run
-concurrently share the bandwidth fairly. `bench/accuracy` compares these times with measured ones, from which the
-constants below come.
+concurrently share the bandwidth fairly. `bench/accuracy` compares these times with measured ones, to which the
+constants below are fitted.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def _reduce(loss: Tensor, mode: str) -> Tensor:
 
 
 def _loss(op: Op, args: Sequence[Any], mode: str) -> Tensor:
-    """Return an elementwise loss, reduced: as in PyTorch, one node of the tape."""
+    """Return an elementwise loss, reduced: as in PyTorch, one autograd node."""
     if interception.count and dispatch.is_shown(args):
         return dispatch.compose("loss", op.name, args, mode)  # type: ignore[no-any-return]
     if mode == "none" or not wants_node(args):

@@ -282,7 +282,7 @@ class _Watch:
         return tuple([known[i] for i in places])
 
     def _finish_without_inputs(self, grad_outputs: tuple[Any, ...]) -> None:
-        """No input needs a gradient, so no node tells when the module is done: the hooks run now."""
+        """Run the hooks now: no input requires a gradient, so no node marks the end of the module's backward."""
         warnings.warn(
             "Full backward hook is firing when gradients are computed with respect to module outputs since no inputs "
             "require gradients. See https://docs.pytorch.org/docs/main/generated/torch.nn.Module.html"

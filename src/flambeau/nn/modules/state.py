@@ -35,10 +35,10 @@ class _IncompatibleKeys(NamedTuple("IncompatibleKeys", [("missing_keys", list), 
 
 
 class Stateful:
-    """The part of `Module` that hands out its state and takes it back."""
+    """The part of `Module` that saves and loads its state: `state_dict` and `load_state_dict`."""
 
     _version: int = 1
-    """Of the layout of the state; it is saved beside it."""
+    """The version of the state's layout; `state_dict` saves it as metadata."""
 
     if TYPE_CHECKING:
         _parameters: dict[str, Parameter | None]

@@ -584,7 +584,7 @@ class DistributedDataParallel(Module, Joinable):
                 "Communication hook: return annotation should be torch.futures.Future[torch.Tensor]."
             )
 
-    # -- what it may be told later --------------------------------------------------------------------------
+    # -- settings after construction ------------------------------------------------------------------------
 
     def _set_static_graph(self) -> None:
         """Behave as with `static_graph=True` from now on."""

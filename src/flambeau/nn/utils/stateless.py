@@ -18,7 +18,7 @@ def functional_call(
     module: Module, parameters_and_buffers: dict[str, Tensor], args: Any = None, kwargs: Any = None, *,
     tie_weights: bool = True, strict: bool = False,
 ) -> Any:  # fmt: skip
-    """Call a module with other tensors in place of its own ones of the same (dotted) names.
+    """Call a module with these tensors instead of its parameters and buffers of the same (dotted) names.
 
     Buffers that the call replaces are put into the dict. Deprecated in PyTorch for `torch.func.functional_call`.
 

@@ -94,7 +94,7 @@ def _runs(args: Args, options: Options) -> bool:
 
 
 def _has_timeout(position: int) -> Callable[[Args, Options], bool]:
-    """Return a function that tells whether a method is called with a timeout, its argument at `position`."""
+    """Return a predicate of a method's arguments: True if they have a timeout, the argument at `position`."""
 
     def is_limited(args: Args, options: Options) -> bool:
         rest = args[1:]

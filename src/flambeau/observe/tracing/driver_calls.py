@@ -17,7 +17,7 @@ GIVE, RECORD, WAIT, SYNC, ASK, MEMORY = "give", "record", "wait", "sync", "ask",
 class Request:
     """A driver call. Times are the host's in ns; `first` to `last` - 1 are the `seq` of its commands.
 
-    Commands of another thread may have numbers in between; their streams tell whose they are.
+    Commands of another thread may have numbers in between; their streams identify the thread.
 
     Attributes:
         kind: GIVE (enqueue work), RECORD (an event), WAIT (of a stream), SYNC (of the host), ASK (a query)

@@ -1,3 +1,3 @@
 """Operators of neural networks: convolution, pooling, interpolation, sampling (over windows), normalization, attention,
-loss, ctc, recurrent; their gradients are in files of their own where they are long.
+loss, ctc, recurrent; long gradients are in separate files.
 """

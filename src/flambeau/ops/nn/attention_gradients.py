@@ -116,7 +116,7 @@ def _tensor_weights(q: Any, k: Any, mask: Any, causal: bool, scale: float) -> An
 def _back(grads: Any, a: Any, b: Any, c: Any, d: Any, g: Any, params: Params) -> list[Any]:
     # e and f, the operator's outputs, repeat what the others say: no gradient passes to them.
     # slopes = weights * (seen - sum(weights * seen)), where seen = grad @ value^T; of these, `by_q`, `by_k` and `by_v`
-    # come by products, so that their gradients go back to slopes, weights and factors, and from there to scores.
+    # are products, so their gradients go back to slopes, weights and factors, and from there to scores.
     causal, scale, mask_too = params[:3]
     grad, q, k, v = a, b, c, d
     by_q, by_k, by_v = grads[:3]

@@ -1,6 +1,6 @@
 """Normalization: subtract the mean of each group of elements, divide by its standard deviation, scale and shift.
 
-Each is one kernel. Weight and bias are optional inputs after x; params tell which are present. Means and variances are
+Each is one kernel. Weight and bias are optional inputs after x; params say which are present. Means and variances are
 computed in two passes in float32 (float64 for float64), by pairwise sums.
 """
 

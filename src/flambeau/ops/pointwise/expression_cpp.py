@@ -122,7 +122,7 @@ class _Whole(Number):
 
 
 def _is_int(node: Node) -> bool:
-    """Return True if C++ computes it in int."""
+    """Return True if C++ computes the node's value in type int."""
     if isinstance(node, _Whole) or node.truth:
         return True
     if not isinstance(node, Applied):

@@ -69,7 +69,9 @@ class GradientKernels:
         used = {name for formula in self._formulas.values() for name in names_of(formula)}
         self._values = [known for known in _KNOWN if known in used - {"grad"}]
         self._any_order = not any(map(_is_masked, topological_order(*slopes.values())))
-        self._numbers = set(INPUTS[record.tensors :])  # a number elsewhere may have a formula of its own
+        self._numbers = set(
+            INPUTS[record.tensors :]
+        )  # a number at another position may have a separate formula
         self.names = ("needs", "grad", "call", "params", *self._values)
         place = {_KNOWN.index(name): at for at, name in enumerate(("grad", *self._values))}
         self.kernels = GradientOperators(f"{record.name}_backward", slopes, place)

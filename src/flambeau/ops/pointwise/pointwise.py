@@ -90,8 +90,8 @@ class Definition(Record):
         conditions: The number of leading operands that stay bool.
         leading: The operand whose order of dimensions the result has, where they differ.
 
-        scalars: Positions at which scalars are to PyTorch tensors without dimensions, which its layouts tell from
-            numbers. The public function takes Python scalars there.
+        scalars: Positions at which PyTorch has tensors without dimensions, whose effect on the result's layout
+            differs from that of numbers. The public function takes Python scalars there.
         checked: Positions of scalars that must fit the common dtype, else PyTorch's overflow error.
         checked_narrow: Further positions, where that is an integer dtype or narrower than float32.
         wide_scalars: True if scalars are not rounded to half precision before use.

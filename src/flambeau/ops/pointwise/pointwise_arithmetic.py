@@ -205,7 +205,7 @@ abs_ = pointwise(
 
 # Note [Integer division by zero]
 # On the CPU it raises, as PyTorch's does. A GPU has no such trap: PyTorch's documentation promises no value. What its
-# users and its own tests saw on NVIDIA GPUs, for quotients and remainders alike, is all ones (-1; 255 in uint8), and
+# users and its own tests saw on NVIDIA GPUs, for both quotients and remainders, is all ones (-1; 255 in uint8), and
 # the lower half all ones (4294967295) where a dividend of 64 bits is not negative. Virtual GPUs give just that.
 
 

@@ -36,7 +36,11 @@ class Lazy:
 
 
 class Into:
-    """Arithmetic that stores its result, `store(*operands, *params, out=None)`, without temporary or copy."""
+    """A reference body that writes its result into `out`, without temporary or copy.
+
+    Attributes:
+        store: The function, called as `store(*operands, *params, out=None)`.
+    """
 
     def __init__(self, store: Compute) -> None:
         self.store = store

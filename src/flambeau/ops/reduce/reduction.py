@@ -735,7 +735,7 @@ quantile = define(
 )
 
 
-# -- the trace: a sum over a view that the rule lays out ------------------------------------------------
+# -- trace: a sum over the diagonal, a view whose layout `_trace_rule` sets -----------------------------
 
 
 def _trace_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:

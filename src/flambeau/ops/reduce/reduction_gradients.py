@@ -36,7 +36,7 @@ def tied_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
 
 
 def place_back(grad: Any, places: Any, meta: Any, params: Any) -> Any:
-    """Return a tensor of zeros with each gradient at the index of the element that its result came from."""
+    """Return a tensor of zeros with each gradient at the index of the element that was selected as its result."""
     (dim,) = params[0] if isinstance(params[0], tuple) else (params[0],)
     if not meta.ndim:
         return grad.reshape(())

@@ -28,7 +28,9 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     if mode in ("reflect", "replicate") and x.dtype is bool_:
         raise NotImplementedError(f"\"{mode}_pad\" not implemented for 'Bool'")
     if len(pads) != x.ndim:
-        raise RuntimeError(f"pad: {len(pads)} pairs for {x.ndim} dimensions")
+        raise RuntimeError(
+            f"pad: expected one (before, after) pair per dimension, {x.ndim}, but got {len(pads)}"
+        )
     for n, (before, after) in zip(x.shape, pads, strict=True):
         _check(mode, x, n, before, after)
     shape = tuple([n + a + b for n, (a, b) in zip(x.shape, pads, strict=True)])

@@ -191,7 +191,7 @@ class CosineAnnealingLR(ClosedForm):
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """Along half a cosine down, then at once back to the initial rate: periods of T_0, T_0 T_mult, ... epochs."""
+    """A schedule that falls along half a cosine and then restarts: periods of T_0, T_0 T_mult, ... epochs."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ def limit(threads: int) -> None:
 
     Raises:
         RuntimeError: For fewer than 1.
-        NotSupportedError: If the library cannot be told.
+        NotSupportedError: If the library has no call for it.
     """
     if threads <= 0:
         raise RuntimeError("Expected positive number of threads")

@@ -9,9 +9,9 @@ process that has ended. It is looked after at each sending, when memory runs out
 An event goes with each sending, recorded on the sender's current stream: the receiver's current stream waits for it.
 
 # Note [Dead tensors of others]
-A destructor may come in the middle of anything. It only notes that its sending is over; what has to be asked of the
-driver then (to wait for the streams that used it, to unmap the segment) is done there if nobody is in the middle of
-it, and else by who is, or at the next sending, receiving or `collect`.
+A destructor may interrupt any other code, so it only notes that the tensor is dead. The driver calls that follow (waits
+for the streams that used it, unmapping of the segment) run in the destructor if no other call is doing such work.
+Otherwise that call does them, or the next sending, receiving or `collect`.
 """
 
 from __future__ import annotations

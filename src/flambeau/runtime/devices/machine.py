@@ -34,7 +34,7 @@ _NOT_EXPANDABLE = (
 
 
 class Watcher(Protocol):
-    """Whoever reports on machines, as the command line does."""
+    """A subscriber that reports on machines, such as the command line."""
 
     def before_open(self, machine: Machine) -> None:
         """Handle that the machine's driver is open and no context exists yet. `machine.driver` may be wrapped."""

@@ -3,8 +3,8 @@
 # Note [The canary of peer copies]
 Some machines (virtualized ones, PCIe switches with access control) let GPUs enable peer access and then deliver wrong
 bytes. So the first time that a pair of devices copies, a pattern goes there and back and is compared. Where it
-arrives changed, the pair's copies go through pinned host memory from then on, with a warning. The pattern has streams
-and memory of its own, so the program's work is neither waited for nor counted. FLAMBEAU_PEER_CANARY=1 or 0 says whether
+arrives changed, the pair's copies go through pinned host memory from then on, with a warning. The pattern has separate
+streams and memory, so the program's work is neither waited for nor counted. FLAMBEAU_PEER_CANARY=1 or 0 says whether
 to look; by default on real GPUs. A virtual GPU delivers what it was given, unless a test puts a fault in.
 """
 

@@ -1,8 +1,8 @@
 """`CUDAGraph`: what a stream was given, recorded once and launched as one.
 
 # Note [Memory of graphs]
-A launch of a graph uses the addresses that were recorded, so what is allocated during a capture comes from a pool of
-the graph's own, which keeps it until `reset`, even where the tensors are gone: the next launch writes there again.
+A launch of a graph uses the addresses that were recorded, so allocations during a capture use a private pool of
+the graph, which keeps them until `reset`, even after the tensors are freed: the next launch writes there again.
 Graphs that share a pool share such memory, hence must be launched one after the other, in the order of their captures.
 What the program made before and a graph reads or writes, its static inputs, the program must keep alive.
 """
@@ -84,7 +84,7 @@ class CUDAGraph:
         """Begin to record what the current stream is given. Better: `with torch.cuda.graph(g):`.
 
         Args:
-            pool: `other.pool()` or `graph_pool_handle()`, to share memory; None: memory of its own.
+            pool: `other.pool()` or `graph_pool_handle()`, to share memory; None: a new pool.
             capture_error_mode: whose waits for the device are refused meanwhile: of all threads ("global"), of this one
                 ("thread_local"), of none but on the captured streams ("relaxed").
             check_input_liveness: watch the memory that launches of the capture use and that is not the graph's own:

@@ -22,7 +22,7 @@ _alive: weakref.WeakValueDictionary[PoolId, MemPool] = weakref.WeakValueDictiona
 
 
 class MemPool:
-    """A separate memory pool: allocations inside `use_mem_pool` come only from its segments.
+    """A separate memory pool: allocations inside `use_mem_pool` use only its segments.
 
     Its segments are released when the MemPool is deleted and they are free; `empty_cache` does not release them
     earlier.
@@ -58,7 +58,7 @@ class MemPool:
 
     @property
     def allocator(self) -> Resource | None:
-        """Return the resource that segments come from; None for the device's own memory."""
+        """Return the resource that allocates the pool's segments; None for the device's memory."""
         return self._source
 
     def use_count(self) -> int:

@@ -24,10 +24,10 @@ Array = np.ndarray[Any, Any]
 LARGE: Final = 0
 SMALL: Final = 1
 
-# Codes: what happened. Add LARGE or SMALL, the kind of pool. "Part": of a segment that holds other blocks too. CUT is a
-# hole that became two parts, or the reverse: size and requested are then the bytes and the parts that it adds. MAP and
-# UNMAP are of segments that grow. In the place of an address stands: of REFUSE, how much was free; of ORDER, the stream
-# that it comes after and took blocks over from.
+# Codes of the events. Add LARGE or SMALL, the kind of pool. "PART": of a block whose segment holds other blocks too.
+# CUT is a split of a free block, or a merge: size and requested are then the bytes and the free blocks that it adds.
+# MAP and UNMAP are of expandable segments. The field of the address holds the free bytes for REFUSE and, for ORDER, the
+# stream that this stream is ordered after and whose blocks it reuses.
 (
     ALLOC,
     ALLOC_PART,

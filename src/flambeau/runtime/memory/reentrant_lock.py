@@ -3,8 +3,8 @@
 # Note [Finalizers]
 The garbage collector may run any code during a search for memory, in the same thread. So a destructor only appends
 the freed block to a list and tries to enter. If it cannot, the current holder processes the list on release. A
-finalizer that allocates must not touch structures that the interrupted search is changing: entering the lock tells
-it that its thread holds the lock already.
+finalizer that allocates must not touch structures that the interrupted search is changing: entering the lock shows
+that its thread holds the lock already.
 """
 
 from __future__ import annotations

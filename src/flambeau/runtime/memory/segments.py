@@ -25,9 +25,13 @@ from flambeau.runtime.memory.statistics import ALL, POOLS, Tally
 class Segments:
     """The segments of one device's allocator, protected by the allocator's lock.
 
-    source: where they come from. limit: the most bytes that may be reserved; None: what the device has. reserved:
-    bytes of all of them. calls: how often the device was asked for memory (`allocated`), and given some back
-    (`freed`). oversize: how many there are that the policy called so when they came. follows: see `Heap.follows`.
+    Attributes:
+        source: The resource that allocates them.
+        limit: The maximum number of reserved bytes; None for the device's memory.
+        reserved: Bytes of all segments.
+        calls: The number of segments that were allocated (`allocated`) and returned to the device (`freed`).
+        oversize: The number of segments that were oversize by the policy when they were allocated.
+        follows: See `Heap.follows`.
     """
 
     def __init__(
@@ -45,7 +49,7 @@ class Segments:
             PoolId, tuple[Tally, Tally, Tally]
         ] = {}  # reserved bytes of MemPools, as in POOLS
 
-    # -- memory comes -------------------------------------------------------------------------------------
+    # -- growth -------------------------------------------------------------------------------------------
     def grow(self, pool: Pool, size: int, policy: Policy, now: int) -> Block:
         """Return memory that `size` fits in, as a block that is not in a free list yet: of a segment, new or grown.
 

@@ -197,9 +197,9 @@ class _Space:
 def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] | None = None) -> list[Event]:
     """Return the requests of a device's trace in a snapshot; `live` maps segments to the blocks alive at its end.
 
-    What was allocated before the trace begins is found from its frees and from what lives at its end, and comes
-    first. What was refused is asked for, and given back at once: the program went on without it. A private pool
-    that has no segment at the end is gone after the last that is notified of it; None: it is unknown which have.
+    Allocations from before the trace are derived from its frees and from the blocks alive at its end; they are first.
+    A refused request becomes an allocation that is freed immediately: the program continued without it. A private
+    pool without a segment at the end is deleted after its last event. If `live` is None, pools are not deleted.
     """
     events: list[Event] = []
     begun: dict[int, int] = {}  # address -> key of the open lifetime

@@ -2,9 +2,9 @@
 
 # Note [Records]
 A million dictionaries take most of a second to build, and as long again to pickle. In the pickle, though, all events
-look alike: the same names of the same fields, and numbers. So an event is a record of bytes with room for its numbers,
-and NumPy fills in a column of a million at a time. Texts, pools and stacks are pickled where they are met first, as
-ever (`Parts`), and named by their number from then on. Whoever loads the pickle gets plain dictionaries.
+have the same form: the same field names, and numbers. So an event is a record of bytes with room for its numbers, and
+NumPy fills in a column of a million at a time. Texts, pools and stacks are pickled at their first use (`Parts`), and
+referred to by number after it. The pickle loads as plain dictionaries.
 """
 
 from __future__ import annotations

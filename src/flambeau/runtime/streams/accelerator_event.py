@@ -200,7 +200,7 @@ class Event:
         )
 
     def _mark_on(self, stream: Stream) -> UseEvent:
-        """Return the driver's event to record on a stream: made at the first record, and after it was lent."""
+        """Return the driver's event to record on a stream, created if there is none or it was lent (`_lent`)."""
         mark = self._mark
         if mark is not None and mark.context is not stream.context:
             _require_machine_of(stream, mark)

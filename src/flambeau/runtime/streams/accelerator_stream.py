@@ -1,7 +1,7 @@
 """`torch.Stream`: a queue of one accelerator.
 
 # Note [Streams are not pooled]
-PyTorch hands out streams from pools of 32 per device and priority, so its 33rd stream is the first again.
+PyTorch takes streams from pools of 32 per device and priority, so its 33rd stream is the first again.
 Here each Stream is its own stream, given back when it is collected (its queued work still runs). So no
 two streams of a program are in order by accident: an order that depends on how many streams other code has
 made would hide races from the race detector.

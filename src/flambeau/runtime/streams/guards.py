@@ -3,7 +3,7 @@
 # Note [What a guard saves]
 A guard may be entered again while it is entered, by its own thread or by another (a module-level guard, a
 stream used as a guard), so it keeps a list of what it saved and not one value. Each entry begins with the
-thread's selection that it belongs to: every thread of every machine has its own, so its identity tells whose
+thread's selection that it belongs to: every thread of every machine has its own, so its identity shows whose
 entry it is. The last entry is nearly always the right one. When the machine was closed inside the block
 there is none, and nothing to put back. A thread-local object is asked once, for its dict: each look at one
 of its attributes would cost as much as all the rest.

@@ -13,7 +13,7 @@ nothing yet.
 A name is rebound after the last use of its tensor: `x = ...` in a loop over streams frees the x of the last
 iteration after the next stream has waited. So a free counts as earlier than its stream's last recorded time, or as
 at its last wait if that is later, provided the stream got no work since. Each launch sets `StreamActivity.busy`
-once the driver has it, while the caller still holds the tensors; set earlier, another thread's record could come in
+once the driver has it, while the caller still holds the tensors; set earlier, another thread's record could run in
 between.
 """
 

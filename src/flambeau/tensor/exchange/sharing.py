@@ -312,7 +312,7 @@ def announce(reductions: Callable[[], Any], *kinds: type) -> None:
 
     Args:
         reductions: Returns the module whose REDUCERS pickle them; called when the first object is sent.
-        kinds: Types besides those of tensors, events and storages.
+        kinds: Types in addition to those of tensors, events and storages.
     """
 
     def reduce_object(obj: Any) -> Any:

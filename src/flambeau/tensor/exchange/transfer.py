@@ -3,7 +3,7 @@
 # Note [How a copy between devices is ordered]
 As in PyTorch. Between host and device: on the device's current stream; the host waits for it unless `non_blocking`,
 which has an effect for pinned memory only. Between two devices: on the source's current stream, which first waits for
-the target's current stream, which then waits for the copy. Each side sees the copy in the order of its own stream, and
+the target's current stream, which then waits for the copy. The copy is ordered in both streams, and
 the host does not wait.
 
 A copy that one memory copy cannot do (another dtype, gaps, an expanded source) goes through contiguous temporaries. A
@@ -327,7 +327,7 @@ def contiguous(self: Tensor, *, memory_format: memory_format = contiguous_format
 
 @method
 def is_contiguous(self: Tensor, *, memory_format: memory_format = contiguous_format) -> bool:
-    """Return True if the elements are in memory in this order, without gaps."""
+    """Return True if the elements lie in memory in the order of `memory_format`, without gaps."""
     meta = self.meta
     if memory_format is contiguous_format:
         return meta.contiguous

@@ -1,7 +1,7 @@
 """Pointwise functions, methods, dunders and in-place forms, bound from the operator table.
 
-Every record with a plain signature is bound by `bind_unary` or `bind_binary`; those with keyword arguments
-of their own are written out below. PyTorch's other names (`multiply`, `arccos`) are aliases.
+Every record with a plain signature is bound by `bind_unary` or `bind_binary`; those with further
+keyword arguments are written out below. PyTorch's other names (`multiply`, `arccos`) are aliases.
 """
 
 from __future__ import annotations
@@ -584,7 +584,7 @@ publish(_round, "round", functions.round_.summary, method)
 publish_in_place(_round_, functions.round_)
 
 
-# -- functions with arguments of their own --------------------------------------------------------------
+# -- functions with other signatures --------------------------------------------------------------------
 
 
 @function

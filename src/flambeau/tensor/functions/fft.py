@@ -248,9 +248,8 @@ def _c2r_over(
     dims, sizes = _canonical(name, input, s, dim)
     if not dims:
         raise RuntimeError(f"{name} must transform at least one axis")
-    halved = (
-        s is None or _ints(s)[-1] == -1
-    )  # sizes[-1] is the spectrum's, which fixes the points but for one
+    # Without a size, sizes[-1] is that of the half spectrum, which 2 (n - 1) and 2 n - 1 points share: take the even.
+    halved = s is None or _ints(s)[-1] == -1
     points = _points(2 * (input.meta.shape[dims[-1]] - 1) if halved else sizes[-1])
     x, scale = _promote(input, to_complex=True), _scale(norm, forward)
     _check_out(name, out, complex=False)

@@ -41,7 +41,7 @@ def tensor_of(x: Any, name: str, argument: str = "A", position: int = 1) -> Tens
 
 
 def _warn_of_age(name: str, newer: str, how: str) -> None:
-    """Warn, in PyTorch's words, of a function with a newer name in `torch.linalg`. `how` tells how to write it."""
+    """Warn, in PyTorch's words, of a function with a newer name in `torch.linalg`; `how` is the newer call."""
     warn_program(
         f"{name} is deprecated in favor of {newer} and will be removed in a future PyTorch release.{how}",
         UserWarning,

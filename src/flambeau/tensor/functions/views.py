@@ -254,7 +254,7 @@ def view(self: Tensor, *shape: Any, size: Any = None, dtype: dtype | None = None
     """Return a view with another shape (one size may be -1) or another dtype."""
     if dtype is not None and (shape or size is not None):
         raise TypeError(
-            "view() received an invalid combination of arguments - a dtype is viewed alone, without a size"
+            "view() received an invalid combination of arguments - it takes a dtype or a size, not both"
         )
     kind: Any = shape[0] if len(shape) == 1 and size is None and dtype is None else dtype
     if _is_dtype(kind):
@@ -930,7 +930,7 @@ def _become(self: Tensor, view: Tensor) -> Tensor:
     refuse_inference(self)
     if requires_grad(self):
         require_changeable(self)
-    if self.meta.sparse:  # whose views are tensors of their own
+    if self.meta.sparse:  # a view of a sparse tensor has separate parts
         self.meta, self.memory, self.history = view.meta, view.memory, view.history
         self.counter.version += 1
         return self

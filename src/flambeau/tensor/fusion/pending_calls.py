@@ -148,7 +148,7 @@ class PendingGroup:
             self.failure = error
             raise
         finally:
-            self.calls, self.inputs, self._storages = [], [], {}  # no cycles: memory is freed at once
+            self.calls, self.inputs, self._storages = [], [], {}  # no reference cycle delays freeing memory
 
     def _issue(self, needed: _Needed, why: str) -> None:
         handle = self.stream.handle

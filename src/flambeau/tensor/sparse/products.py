@@ -42,7 +42,7 @@ def _adjoint(t: Tensor) -> Tensor:
     return torch["conj_physical"](turned) if t.meta.dtype.is_complex else turned
 
 
-# -- forward, off the tape --------------------------------------------------------------------------------------
+# -- forward, without recording ---------------------------------------------------------------------------------
 
 
 def _require_factors(a: Tensor, b: Tensor) -> None:
@@ -64,7 +64,10 @@ def _require_factors(a: Tensor, b: Tensor) -> None:
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """Return the product of two matrices, one of them sparse: strided, or sparse where both are. Off the tape."""
+    """Return the product of two matrices, one of them sparse, without recording it for autograd.
+
+    The result is sparse if both are, else strided.
+    """
     _require_factors(a, b)
     with recording(False):
         if not a.meta.sparse:

@@ -199,7 +199,7 @@ layouts.views[views.slice_] = _record_view("slice", lambda grad: grad, _narrow)
 
 
 def narrow_copy(t: Tensor, dim: int, start: int, length: int) -> Tensor:
-    """Return indices `start` to `start + length` of a dimension of a COO tensor. Off the tape."""
+    """Return indices `start` to `start + length` of a dimension of a COO tensor, unrecorded."""
     meta, storage = meta_of(t), storage_of(t)
     d = wrap_dim(dim, meta.ndim)
     shape = (*meta.shape[:d], length, *meta.shape[d + 1 :])

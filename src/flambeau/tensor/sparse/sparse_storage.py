@@ -13,7 +13,7 @@ from flambeau.tensor.tensor import Tensor, make, new_object
 
 
 class SparseStorage:
-    """The parts of a sparse tensor. It has no memory of its own; its parts are tensors.
+    """The parts of a sparse tensor. It allocates no memory; its parts are tensors.
 
     Attributes:
         values: The values, (nnz, *dense sizes), after the batch dimensions of a compressed tensor.
@@ -109,7 +109,7 @@ def make_sparse(meta: SparseMeta, memory: Any) -> Tensor:
 
 
 def make_coo(indices: Tensor, values: Tensor, shape: tuple[int, ...], coalesced: bool = False) -> Tensor:
-    """Return a COO tensor over indices (sparse_dim, nnz) and values, which it does not copy. Off the tape."""
+    """Return a COO tensor over indices (sparse_dim, nnz) and values, without copying or recording them."""
     sparse_dim, nnz = indices.meta.shape
     kind = values.meta
     meta = SparseMeta.sparse_of(

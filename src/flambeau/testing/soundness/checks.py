@@ -96,7 +96,7 @@ class Check:
             return any(each.kind == "array" for each in self.program.model.races)
         pair = self.executor.place(race.first.site), self.executor.place(race.second.site)
         known = self._lines([*self.program.model.races, *self.program.model.doubtful])
-        if self.threads:  # whichever came first in this run
+        if self.threads:  # threads may reach the two in either order
             known |= {(second, first) for first, second in known}
         carried = race.reused and any(pair[0] == one or pair[1] == other for one, other in known)
         return pair in known or carried or self.loosely

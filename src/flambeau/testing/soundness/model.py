@@ -158,7 +158,7 @@ class Graph:
     origin: str
     nodes: list[tuple[list[tuple[Life, int, bool]], int, int]] = field(default_factory=list)
     outer: list[Life] = field(default_factory=list)  # lives of the program that it uses
-    launched: int = 0  # all nodes of earlier launches, and what came before them
+    launched: int = 0  # bits of all nodes of earlier launches and of their predecessors
 
 
 @dataclass(eq=False, slots=True)
@@ -207,7 +207,9 @@ class Model:
     """
 
     def __init__(self, streams: dict[str, int]) -> None:
-        self.streams = dict.fromkeys(streams, 0)  # by name: the nodes that come before what it does next
+        self.streams = dict.fromkeys(
+            streams, 0
+        )  # stream -> bits of the nodes that happen before its next command
         self.device_of = streams
         self.events: dict[str, int] = {}  # by name: the nodes before its latest record
         self.hosts = {0: Host(0)}
@@ -228,12 +230,14 @@ class Model:
         self.line = 0
         self.graphs: dict[str, Graph] = {}
         self.capture: Graph | None = None
-        self.captured: dict[str, int] = {}  # by stream: the graph's nodes that come before what it does next
+        self.captured: dict[
+            str, int
+        ] = {}  # stream -> bits of the graph's nodes that happen before its next command
         self.casts: dict[int, View] | None = None  # autocast's cache
         self.pools: dict[tuple[object, ...], list[Life]] = {}
-        self.queues: dict[str, list[tuple[int, int, View]]] = {}  # with what the sender knew
-        self.flag: tuple[int, int] | None = None  # what the one that set it knew
-        self.questions: list[Touch] = []  # about the state of what threads share
+        self.queues: dict[str, list[tuple[int, int, View]]] = {}  # messages and the senders' views
+        self.flag: tuple[int, int] | None = None  # (nodes, lines) that happen before it is set
+        self.questions: list[Touch] = []  # accesses that query shared state
         self.changes: list[Touch] = []
         self.ranks = False
         self.meets = False

@@ -1,6 +1,6 @@
 """Launches of several kernels: `Pass`, `KernelPlan`, and `sequence`, which makes a plan a `Run`.
 
-A pass is a program whose addresses come from the launch or from a workspace: device memory that the launch
+A pass is a program whose addresses are those of the launch or of a workspace: device memory that the launch
 allocates from the device's pool and frees, in stream order.
 """
 

@@ -40,7 +40,7 @@ from flambeau.driver.cuda.device.program import (
 
 _NAMES = ascii_lowercase.replace("i", "")  # i is the element's index
 _VECTOR = 16  # bytes
-_LIGHT = 4  # operations per element, up to which a thread takes several vectors at once
+_LIGHT = 4  # a thread computes several vectors if an element needs at most so many operations
 
 
 def program(launch: Launch, form: Expression) -> KernelProgram:

@@ -5,7 +5,7 @@ out of range skips that element and writes four words to mapped host memory: the
 failed) and two numbers. The driver reads the first word when it waits for the device, and refuses all later work of the
 device, as the virtual driver does.
 
-# Note [Where a launch came from]
+# Note [Call sites of failed assertions]
 A launch that can fail gets a number, which its kernel writes with the assertion's number. The call site is stored under
 that number, but only for the most recent launches. An error of an older launch names the operator without a line.
 """

@@ -244,7 +244,7 @@ def guards_of(parts: Sequence[tuple[int, bytes]]) -> list[tuple[int, int]]:
 
 
 def mark(buffer: Any, guards: Sequence[tuple[int, int]], launch: int) -> None:
-    """Add a launch's number to the numbers of its assertions. See Note [Where a launch came from]."""
+    """Add a launch's number to the numbers of its assertions. See Note [Call sites of failed assertions]."""
     for at, number in guards:
         ADDRESS.pack_into(buffer, at, launch | number)
 

@@ -290,7 +290,7 @@ def _qr(steps: KernelSteps) -> None:
     if not q.meta.numel:
         return
     width = q.meta.shape[-1]
-    if width > n:  # more columns than rows: the reflectors are stored beside them
+    if width > n:  # more columns than rows: the reflectors need a separate matrix
         wide = matrices.columns(steps, x.meta, m, width)
         steps.copy(wide.part(m, n), a.array)
         a = wide

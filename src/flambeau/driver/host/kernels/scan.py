@@ -24,7 +24,10 @@ def _accumulate(ufunc: np.ufunc, x: Array, axis: int) -> Array:
 
 
 def _accumulate_lines(ufunc: np.ufunc, x: Array, axis: int, kind: Any) -> Array:
-    """Return scans across long lines: NumPy's go down each column of its own."""
+    """Return scans along an axis whose lines are long, one `ufunc` call per line.
+
+    NumPy's `accumulate` would scan one column after the other, with strided accesses.
+    """
     out = np.empty(x.shape, x.dtype)
     lines, into = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
     carried = lines[0].astype(kind)

@@ -15,7 +15,7 @@ and so have its members' devices, as after any error of a command.
 
 driver/meetings.py defines how numbers are reduced.
 
-# Note [Members of other processes] A process simulates the streams of its own members. The transport
+# Note [Members of other processes] A process simulates its members' streams. The transport
 `Outside`, which the starter of the ranks serves, connects members of other processes. When a contribution's
 arrival is at the head of its stream, it is offered to them with its data and its time. The instance counts
 the offers of all others as one more arrival. The process asks for offers when nothing else can run here, so

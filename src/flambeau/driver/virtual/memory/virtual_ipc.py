@@ -182,7 +182,7 @@ def _enter(door: Door) -> int:
 
 
 def _committed_pages(address: int, nbytes: int) -> np.ndarray[Any, Any]:
-    """Return an array that is True for pages with contents, and for all pages if the system does not tell."""
+    """Return an array that is True for pages with contents, and for all pages if the system does not report it."""
     count = -(-nbytes // _PAGE)
     try:
         with open("/proc/self/pagemap", "rb", buffering=0) as file:
