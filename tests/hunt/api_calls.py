@@ -54,6 +54,7 @@ ROOMS = {
     "linalg": "linalg",
     "special": "special",
     "Tensor": "Tensor",
+    "nn": "nn",
 }
 
 
@@ -256,11 +257,11 @@ _LISTS = {"tensors", "matrices", "operands", "seq"}
 _DTYPED = {"dtype", "dtype2", "out_dtype"}
 
 
-def draw(rng: random.Random, function: Function) -> Call:
-    """Draw a call: the tensors of most calls have one shape and one dtype, and most arguments fit."""
+def draw(rng: random.Random, function: Function, fits: bool = False) -> Call:
+    """Draw a call: the tensors of most calls have one shape and one dtype, and most arguments fit, or all of them."""
     shape = rng.choice(_SHAPES)
     dtype = "float32" if rng.random() < 0.6 else rng.choice(DTYPES)
-    oddness, likeness = rng.choice([(0.0, 0.0), (0.0, 0.5), (0.15, 0.2), (0.4, 0.0)])
+    oddness, likeness = (0.0, 0.0) if fits else rng.choice([(0.0, 0.0), (0.0, 0.5), (0.15, 0.2), (0.4, 0.0)])
     positional, named = [], {}
     by_name = False
     for at, parameter in enumerate(function.parameters):
@@ -283,6 +284,8 @@ def draw(rng: random.Random, function: Function) -> Call:
             by_name = True
         else:
             positional.append(value)
+    if fits:
+        return Call(function.room, function.name, tuple(positional), named)
     if rng.random() < 0.02:
         positional.append(rng.choice(ODD))
     if rng.random() < 0.02 and len(positional) > 1:
@@ -428,7 +431,8 @@ def _run(module: Any, call: Call, args: Any, kwargs: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return getattr(_room(module, call.room), call.name)(*args, **kwargs)
+            result = getattr(_room(module, call.room), call.name)(*args, **kwargs)
+            return args[0] if call.name == "__setitem__" else result
         except Exception as error:
             return error
 
@@ -444,7 +448,7 @@ def judge(call: Call, begin: Callable[[str], None] = lambda runner: None) -> Ite
     kind = differs(theirs, found, _is_random(call))
     if kind:
         yield Finding(kind, call, brief(theirs), brief(found))
-    elif not isinstance(theirs, Exception):
+    elif not any(t.numel() >= _HUGE for t in _tensors(theirs)) and not isinstance(theirs, Exception):
         yield from _gradients_differ(call)
     yield from _on_gpu(call, found, theirs)
 
@@ -516,12 +520,16 @@ def _on_gpu(call: Call, found: Any, theirs: Any) -> Iterator[Finding]:
     """What the virtual GPU does otherwise than the CPU."""
     try:
         args, kwargs = _build(call.args, {}), {k: _build(v, {}) for k, v in call.kwargs.items()}
+        if any(t.numel() >= _HUGE for t in _tensors(theirs)):
+            return
         there = _run(flambeau, call, _carry(args, "cuda"), {k: _carry(v, "cuda") for k, v in kwargs.items()})
         flambeau.cuda.synchronize()
         result = there if isinstance(there, Exception) else _to_cpu(there)
     except Exception as error:
         there = result = error
-    if isinstance(there, flambeau.DriverError) or "device-side assert" in str(there):
+    if isinstance(there, flambeau.DriverError) or (
+        isinstance(there, Exception) and "device-side assert" in str(there)
+    ):
         if not (isinstance(theirs, Exception) and _depends_on_data(str(theirs) + str(found))):
             yield Finding("dead device", call, brief(theirs), brief(there))
         raise DeadError
@@ -601,10 +609,14 @@ def _is_internal(error: Exception) -> bool:
     return isinstance(error, INTERNAL) and not (
         isinstance(error, IndexError)
         and re.search(
-            r"^Dimension |cannot be applied|out of (range|bounds)|is supposed|Expected reduction dim|Number of indices",
+            r"^Dimension |cannot be applied|out of (range|bounds)|is supposed|Expected reduction dim|Number of indices|"
+            "too many indices|valid indices|used as indices|shape of the mask",
             str(error),
         )
     )
+
+
+_HUGE = 1 << 24
 
 
 def _same(ours: Any, theirs: Any) -> None:
@@ -612,6 +624,8 @@ def _same(ours: Any, theirs: Any) -> None:
         for one, other in zip(ours, theirs, strict=True):
             _same(one, other)
     elif isinstance(theirs, torch.Tensor):
+        if theirs.numel() >= _HUGE:  # an expanded tensor
+            return
         if theirs.layout is not torch.strided:
             assert repr(ours.layout) == repr(theirs.layout)
             ours, theirs = ours.to_dense(), theirs.to_dense()
@@ -634,7 +648,7 @@ def brief(value: Any) -> str:
         return f"{type(value).__name__}: {str(value).strip()[:140].splitlines()[0] if str(value).strip() else ''}"
     if isinstance(value, torch.Tensor | flambeau.Tensor):
         dense = value.to_dense() if "strided" not in repr(value.layout) else value
-        values = dense.flatten()[:6].tolist() if value.numel() else []
+        values = dense.flatten()[:6].tolist() if 0 < value.numel() < _HUGE else []
         return f"{repr(value.dtype).split('.')[-1]}{list(value.shape)} {values}"
     if isinstance(value, list | tuple):
         return f"({', '.join(brief(v) for v in value[:4])})"

@@ -139,7 +139,7 @@ def _forward(ndim: int, name: str) -> Callable[..., Tensor]:
             input, pads = _named_padding(input, weight, padding, steps, dilations, ndim)
         else:
             pads = ints(padding, ndim, name, "padding")
-        return _convolve(input, weight, bias, _geometry(steps, pads, dilations, groups), name, ndim)
+        return _convolve(input, weight, bias, _geometry(steps, pads, dilations, int(groups)), name, ndim)
 
     signatures(
         f"{name}(input: Tensor, weight: Tensor, bias: Tensor | None=, stride: IntOrTuple=, "
@@ -188,7 +188,7 @@ def _define_transposed(ndim: int, name: str) -> Callable[..., Tensor]:
             input,
             weight,
             bias,
-            _require_31_bits(Geometry(**each, transposed=True, groups=groups)),
+            _require_31_bits(Geometry(**each, transposed=True, groups=int(groups))),
             name,
             ndim,
         )

@@ -32,7 +32,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     if autocast.threads:
         x1, x2 = autocast.cast(FLOAT32_ON_CUDA, x1, x2)
     kind = x1.dtype if x1.dtype is x2.dtype else functions["result_type"](x1, x2)
-    if eps < 0:
+    if not eps >= 0:  # NaN is refused, too
         raise RuntimeError(f"eps must be non-negative, got: {eps:g}")
     if not kind.is_floating_point:
         raise RuntimeError(

@@ -154,6 +154,8 @@ def _unpool(ndim: int, name: str) -> Callable[..., Tensor]:
                 raise RuntimeError(
                     f"{name}: {argument} must be an int or a tuple of {ndim} ints, but got {each}"
                 )
+        if ndim == 3 and min(steps) <= 0:
+            raise RuntimeError(f"strides should be greater than zero, but got stride: {list(steps)}")
         if input.dim() < ndim:
             raise ValueError(f"Input dimension should be at least {ndim + 1}, got {input.dim()}")
         natural = [

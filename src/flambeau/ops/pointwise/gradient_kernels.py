@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from flambeau.core.dtype import FLOATING, bool_
 from flambeau.ops.op import INPUTS, names_of
 from flambeau.ops.pointwise.expression import (
@@ -81,6 +83,7 @@ class GradientKernels:
     ) -> list[Any]:
         found = [grad if needed and i in self._passed else None for i, needed in enumerate(needs)]
         wanted = [i for i in self._formulas if needs[i]]
+        values = tuple([x.item() if isinstance(x, np.generic) else x for x in values])
         if self._fits(grad, values):
             for i, result in self.kernels.compute(wanted, call, (grad, *values)):
                 found[i] = result

@@ -393,7 +393,9 @@ def _exponent_back(grad: Any, a: Any, b: Any, out: Any) -> Any:
         return grad * conj(
             out * (np.log(complex(a)) if isinstance(a, complex) or a < 0 else float(np.log(a)))
         )
-    return (grad * conj(out * a.log())).masked_fill((a == 0) & still, 0)
+    is_real = b.dtype.is_complex and not a.dtype.is_complex
+    base = a.to(b.dtype) if is_real else a  # the logarithm of a negative base is complex
+    return (grad * conj(out * base.log())).masked_fill((a == 0) & still, 0)
 
 
 def _power_name(metas: Sequence[Meta | None], params: tuple[Any, ...]) -> str:

@@ -57,4 +57,4 @@ def by_levels(grad: Any, a: Any, b: Any, params: Params) -> Any:
     low, high = (ranks.ordered.gather(-1, places) for places in (ranks.low, ranks.high))
     apart = (high - low).masked_fill(ranks.low == ranks.high, 0)  # not NaN minus NaN
     found = ranks.of(grad, b) * apart * ranks.last
-    return found.reshape(-1, b.numel()).sum(0).reshape(b.shape)
+    return found.reshape(found.numel() // max(b.numel(), 1), b.numel()).sum(0).reshape(b.shape)

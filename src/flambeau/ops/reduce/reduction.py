@@ -65,7 +65,7 @@ Empty = Callable[[str, Meta, tuple[int, ...], bool], None]
 
 def reduced_dims(dims: Dims, ndim: int, name: str = "") -> tuple[int, ...]:
     """Return `dims` counted from the front and sorted; None and () are all. Raises as PyTorch does."""
-    if dims is None or dims == ():
+    if dims is None or (isinstance(dims, tuple) and not dims):
         return tuple(range(ndim))
     wrapped = [wrap_dim(d, ndim) for d in (dims if isinstance(dims, tuple) else (dims,))]
     for at, dim in enumerate(wrapped):

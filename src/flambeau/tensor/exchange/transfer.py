@@ -14,6 +14,7 @@ unpacked on its own device; on the host that happens immediately, so the tempora
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 import numpy as np
@@ -445,7 +446,9 @@ def to_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, An
     where = kind = None
     if isinstance(first, Tensor):
         where, kind = first.meta.device, first.meta.dtype
-    elif first.__class__ is dtype or first in (float, int, bool, complex):
+    elif first.__class__ is dtype or (
+        isinstance(first, builtins.type) and first in (float, int, bool, complex)
+    ):
         kind = kind_of(first, "to")
     else:
         where = None if first is None else place_copy(first)
@@ -520,7 +523,9 @@ def type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
             where = self.meta.device
         return to(self, place(where), kind, non_blocking=non_blocking)
     if dtype.__class__ is not dtypes.dtype:
-        raise ValueError(f"invalid type: '{getattr(dtype, '__name__', dtype)}'")
+        if not isinstance(dtype, builtins.type):
+            raise TypeError("dtype must be a type, str, or dtype object")
+        raise ValueError(f"invalid type: '{dtype.__name__}'")
     return to(self, dtype, non_blocking=non_blocking)
 
 

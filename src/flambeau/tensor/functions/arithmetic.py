@@ -612,7 +612,7 @@ def _real(x: Any, function: str, name: str) -> float | None:
     if x is None or x.__class__ is float:
         return x
     value = x.item() if isinstance(x, Tensor) and not x.meta.ndim else x
-    if not isinstance(value, Real):
+    if not isinstance(value, Real | np.bool_):
         raise TypeError(argument_type(function, name, 2, "float", x))
     return float(value)
 
@@ -692,7 +692,15 @@ def polar(abs: Tensor, angle: Tensor, *, out: Any = None) -> Any:
 def lerp(input: Any, end: Any, weight: Any, *, out: Any = None) -> Any:
     """Return the linear interpolation between `input` and `end` at `weight`, a number or a tensor."""
     ends = tensor_operand(input, "lerp", "input", 1), tensor_operand(end, "lerp", "end", 2)
-    return run(arithmetic.lerp, (*ends, operand(weight, "lerp", "weight", 3)), out)
+    return run(arithmetic.lerp, (*ends, _weight(weight, ends[0], "lerp", 3)), out)
+
+
+def _weight(weight: Any, start: Tensor, function: str, position: int) -> Any:
+    """Return the weight of `lerp`; one without dimensions is a number, which takes the dtype of the tensors."""
+    x = operand(weight, function, "weight", position)
+    if isinstance(x, Tensor) and not x.meta.ndim and not (x.is_complex() and not start.is_complex()):
+        return x.to(start.dtype)
+    return x
 
 
 def _lerp(self: Tensor, end: Any, weight: Any) -> Any:
@@ -701,7 +709,7 @@ def _lerp(self: Tensor, end: Any, weight: Any) -> Any:
 
 def _lerp_(self: Tensor, end: Any, weight: Any) -> Any:
     return into(
-        arithmetic.lerp, (self, tensor_operand(end, "lerp_", "end", 1), operand(weight, "lerp_", "weight", 2))
+        arithmetic.lerp, (self, tensor_operand(end, "lerp_", "end", 1), _weight(weight, self, "lerp_", 2))
     )
 
 

@@ -396,7 +396,8 @@ def fftfreq(
     n = integer(n, "fft_fftfreq", "n", 1)
     result = _frequencies("fftfreq", n, dtype, out, given)
     result.narrow(0, (n + 1) // 2, n // 2).copy_(functions["arange"](-(n // 2), 0, dtype=result.dtype))
-    return result.mul_(1.0 / (n * d) if n * d else math.inf)
+    step = n * float(d)
+    return result.mul_(1.0 / step if step else math.inf)
 
 
 def rfftfreq(
@@ -405,7 +406,8 @@ def rfftfreq(
     """Return the non-negative frequencies of `fftfreq`, which are those of a real transform."""
     n = integer(n, "fft_rfftfreq", "n", 1)
     result = _frequencies("rfftfreq", n, dtype, out, given, halved=True)
-    return result.mul_(1.0 / (n * d) if n * d else math.inf)
+    step = n * float(d)
+    return result.mul_(1.0 / step if step else math.inf)
 
 
 def _frequencies(

@@ -18,6 +18,7 @@ import numpy as np
 from flambeau.core import dtype as dtypes
 from flambeau.core.callsite import warn_program
 from flambeau.core.device import CPU
+from flambeau.core.errors import type_name
 from flambeau.core.layout import broadcast_shapes, may_self_overlap, wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.ops import view as records
@@ -74,8 +75,12 @@ def put_at(self: Tensor, index: Any, value: Any) -> None:
     """Write a number or a broadcast tensor. Raises as `get`, and RuntimeError for shapes that do not fit,
     or for another dtype where tensors index (as PyTorch; views cast)."""
     if not isinstance(value, Tensor | bool | int | float | complex):
-        raise TypeError(f"can't assign a {type(value).__name__} to a {self.type()}")
-    view, found = _apply(self, index)
+        if not isinstance(value, np.integer):
+            raise TypeError(f"can't assign a {type_name(value)} to a {self.type()}")
+        value = int(value)
+    if index is False:
+        return
+    view, found = _apply(self, None if index is True else index)  # both add a dimension; a view converts
     if not found:
         if isinstance(value, Tensor):
             if value.meta.shape != view.meta.shape:  # `x[:] = x[0]` is no copy from memory that it writes
@@ -157,8 +162,10 @@ def _apply(t: Tensor, index: Any) -> tuple[Tensor, _Found]:
     found: _Found = []
     dim, left, view = 0, t.meta.ndim - taken, t
     for part in parts:
+        if _dimensions(part) and dim + _dimensions(part) > view.meta.ndim:  # behind a second ellipsis
+            raise IndexError(f"too many indices for tensor of dimension {view.meta.ndim} (got {dim + 1})")
         if part is Ellipsis:
-            dim, left = dim + left, 0
+            dim += left
         elif part is None:
             view, dim = unsqueeze(view, dim), dim + 1
         elif isinstance(part, bool):
@@ -637,6 +644,8 @@ def _scatter_args(self: Tensor, src: Any, value: Any, reduce: str | None) -> tup
                 UserWarning,
             )
         return source, reduce or ""
+    if isinstance(source, np.generic):
+        source = source.item()
     if not isinstance(source, _NUMBERS):
         raise TypeError(
             f"scatter(): argument 'src' (position 3) must be Tensor or Number, not {type(source).__name__}"

@@ -229,7 +229,10 @@ def _extreme(op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, out: Ten
 @both
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False, out: Any = None) -> Any:
     """Return (min, max) over all elements or over one `dim`."""
-    return return_types.aminmax.of(run(ops.aminmax, (input,), (dim, keepdim, None), out), out)
+    return return_types.aminmax.of(
+        run(ops.aminmax, (input,), (None if dim is None else _one_dim(dim, "aminmax"), keepdim, None), out),
+        out,
+    )
 
 
 @both

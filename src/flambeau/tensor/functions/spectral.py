@@ -80,7 +80,7 @@ def hamming_window(
     window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, **given: Any
 ) -> Tensor:
     """Return alpha - beta * cos."""
-    return _window("hamming_window", window_length, periodic, given, _cosines(alpha, -beta))  # type: ignore[arg-type]
+    return _window("hamming_window", window_length, periodic, given, _cosines(float(alpha), -float(beta)))  # type: ignore[arg-type]
 
 
 @function

@@ -11,8 +11,10 @@ from functools import lru_cache
 from operator import index
 from typing import Any
 
+import numpy as np
+
 from flambeau.core.callsite import warn_program
-from flambeau.core.dtype import INTEGRAL, dtype
+from flambeau.core.dtype import INTEGRAL, dtype, int64
 from flambeau.core.errors import RaceError, argument_type, type_name
 from flambeau.core.layout import Shape, broadcast_shapes, plain_dim, view_strides, wrap_dim
 from flambeau.core.meta import Meta
@@ -226,7 +228,7 @@ def _front_of_view(view: Any) -> Any:
                 except RaceError:
                     raise
                 except (IndexError, RuntimeError):
-                    if max(map(int.bit_length, values)) > 63:
+                    if max(map(int.bit_length, values), default=0) > 63:
                         return checked(self, *args)
                     raise
             return checked(self, *args, **given)
@@ -707,7 +709,8 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
         return split_with_sizes(tensor, split_size_or_sections, dim)
     if tensor.meta.ndim == 0:
         raise RuntimeError("split expects at least a 1-dimensional tensor")
-    if not isinstance(split_size_or_sections, int | Tensor):  # PyTorch's function in Python takes no others
+    is_vector = isinstance(split_size_or_sections, Tensor) and split_size_or_sections.numel() != 1
+    if is_vector or not isinstance(split_size_or_sections, int | Tensor | np.integer):
         raise TypeError(argument_type("split", "split_size", 2, "int", split_size_or_sections))
     step = int(split_size_or_sections)
     if step < 0:
@@ -760,6 +763,11 @@ def tensor_split(
         )
     d = wrap_dim(dim, input.meta.ndim)
     if isinstance(given, Tensor):
+        if given.dtype is not int64:
+            raise RuntimeError(
+                "tensor_split expected tensor_indices_or_sections to have dtype of long, but got "
+                f"{given.dtype.torch_name}"
+            )
         given = given.tolist()
     if isinstance(given, list | tuple):
         ends = [*ints((given,), "tensor_split", "indices"), input.meta.shape[d]]

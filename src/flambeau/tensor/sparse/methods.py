@@ -7,7 +7,7 @@ from typing import Any
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.sparse_meta import LAYOUT_NAMES, SparseMeta
 from flambeau.tape.mode import recording
-from flambeau.tensor.arguments.options import checked_shape, kind_of
+from flambeau.tensor.arguments.options import checked_shape, integer, kind_of
 from flambeau.tensor.arguments.public import functions as torch
 from flambeau.tensor.sparse import primitives, products
 from flambeau.tensor.sparse.construction import BLOCKED, convert, layout_name, refuse_blocks
@@ -166,11 +166,11 @@ def to_sparse(
     name = "sparse_coo" if layout is None else layout_name(layout)
     if blocksize is not None or name in BLOCKED:
         raise refuse_blocks(f"to_sparse(layout={layout}, blocksize={blocksize})")
+    if sparse_dim is not None:
+        sparse_dim = integer(sparse_dim, "to_sparse", "sparse_dim", 1)
     count = sparse_dim if dense_dim is None else self.meta.ndim - dense_dim
-    if count is not None and name == "sparse_coo":
-        count = int(count)
-        if self.meta.ndim and not 0 < count <= self.meta.ndim:
-            raise RuntimeError(f"sparse_dim argument must be in >0 and <={self.meta.ndim}, but got {count}")
+    if count is not None and name == "sparse_coo" and self.meta.ndim and not 0 < count <= self.meta.ndim:
+        raise RuntimeError(f"sparse_dim argument must be in >0 and <={self.meta.ndim}, but got {count}")
     return convert(self, name, count)
 
 
