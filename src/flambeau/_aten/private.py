@@ -782,6 +782,7 @@ for _name, _kind, _corners, _antialias in (
     ("upsample_bicubic2d", "cubic", True, False),
     ("_upsample_bilinear2d_aa", "linear", True, True),
     ("_upsample_bicubic2d_aa", "cubic", True, True),
+    ("_upsample_lanczos2d_aa", "lanczos", True, True),
 ):
     KERNELS[_name] = _upsample(_kind, _corners, _antialias)
     KERNELS[f"{_name}_backward"] = _upsample_backward(KERNELS[_name])

@@ -390,10 +390,10 @@ def _interpolate(args: Args, params: Params) -> Call:
     names = {
         "nearest": f"upsample_nearest{ndim}d", "nearest-exact": f"_upsample_nearest_exact{ndim}d",
         "linear": ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")[ndim - 1],
-        "cubic": "upsample_bicubic2d",
+        "cubic": "upsample_bicubic2d", "lanczos": "upsample_lanczos2d",
     }  # fmt: skip
     name = f"_{names[how.mode]}_aa" if how.antialias else names[how.mode]
-    corners = (how.align_corners,) if how.mode in ("linear", "cubic") else ()
+    corners = () if how.mode.startswith("nearest") else (how.align_corners,)
     return Call(name, (*args, list(how.size), *corners, *how.scales))
 
 

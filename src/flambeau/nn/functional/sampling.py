@@ -21,6 +21,7 @@ from flambeau.tensor.tensor import Tensor
 
 _MODES = {
     "linear": (3, "linear"), "bilinear": (4, "linear"), "trilinear": (5, "linear"), "bicubic": (4, "cubic"),
+    "lanczos": (4, "lanczos"),
 }  # fmt: skip
 _AREA = {3: adaptive_avg_pool1d, 4: adaptive_avg_pool2d, 5: adaptive_avg_pool3d}
 _ALL = ("nearest", "area", "nearest-exact")
@@ -33,8 +34,8 @@ def interpolate(
     """Resize (N, C, spatial ...) to `size`, or by `scale_factor`.
 
     Args:
-        mode: nearest, nearest-exact, linear (3D), bilinear, bicubic (4D), trilinear (5D) or area.
-        antialias: For bilinear and bicubic: widen the filter when downsampling.
+        mode: nearest, nearest-exact, linear (3D), bilinear, bicubic, lanczos (4D), trilinear (5D) or area.
+        antialias: For bilinear, bicubic and lanczos, which needs it: widen the filter when downsampling.
 
     Raises:
         ValueError: If arguments contradict each other.
@@ -50,13 +51,15 @@ def interpolate(
     shape = require_tensor(input, "interpolate").shape
     _each(scale_factor if size is None else size, len(shape) - 2, "scale_factor" if size is None else "size")
     _check_one_is_given(size, scale_factor, recompute_scale_factor)
-    if antialias and not (mode in ("bilinear", "bicubic") and len(shape) == 4):
+    if antialias and not (mode in ("bilinear", "bicubic", "lanczos") and len(shape) == 4):
         raise ValueError(
-            "Anti-alias option is restricted to bilinear and bicubic modes and requires a 4-D tensor as input"
+            "Anti-alias option is restricted to bilinear, bicubic, and lanczos modes and requires a 4-D tensor as input"
         )
     if align_corners is not None and not isinstance(align_corners, bool):
         raise TypeError(argument_type("interpolate", "align_corners", 5, "bool", align_corners))
     kind = mode if mode in _ALL and len(shape) in _AREA else _kind(mode, len(shape))
+    if kind == "lanczos":
+        _check_lanczos(align_corners, antialias)
     sizes, scales = _sizes(shape, size, scale_factor, recompute_scale_factor or mode == "area")
     if mode == "area":
         return _AREA[len(shape)](input, sizes)
@@ -74,15 +77,23 @@ def _empty_or_negative(shape: Sequence[int], sizes: Sequence[int]) -> str:
     return f"Input and output sizes should be greater than 0, but got input ({old}) output ({new})"
 
 
+def _check_lanczos(align_corners: bool | None, antialias: bool) -> None:
+    if align_corners:
+        raise ValueError("Lanczos mode does not support align_corners=True")
+    if not antialias:
+        raise ValueError("Lanczos mode requires antialias=True")
+
+
 def _kind(mode: str, ndim: int) -> str:
     wanted, kind = _MODES.get(mode, (0, ""))
     if kind and wanted == ndim:
         return kind
-    if ndim in (3, 4, 5) and wanted:
+    if ndim in (3, 4, 5) and wanted and kind != "lanczos":
         raise NotImplementedError(f"Got {ndim}D input, but {mode} mode needs {wanted}D input")
     raise NotImplementedError(
         "Input Error: Only 3D, 4D and 5D input Tensors supported (got "
-        f"{ndim}D) for the modes: nearest | linear | bilinear | bicubic | trilinear | area | nearest-exact (got {mode})"
+        f"{ndim}D) for the modes: nearest | linear | bilinear | bicubic | trilinear | lanczos | area | "
+        f"nearest-exact (got {mode})"
     )
 
 

@@ -12,7 +12,8 @@ from flambeau.tensor.tensor import Tensor
 class Upsample(Module):
     """Resizes the last one to three dimensions of (N, C, *), to `size` or by `scale_factor`.
 
-    `mode` is "nearest", "linear", "bilinear", "bicubic" or "trilinear".
+    `mode` is "nearest", "linear", "bilinear", "bicubic" or "trilinear". ("lanczos" needs `antialias`, so only
+    `functional.interpolate` has it.)
     """
 
     def __init__(

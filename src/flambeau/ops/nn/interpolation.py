@@ -8,7 +8,7 @@ dimension, and one loop over taps implements all modes. The gradient uses the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ class Resampling(NamedTuple):
     """The parameters of an interpolation.
 
     Attributes:
-        mode: nearest, nearest-exact, linear or cubic.
+        mode: nearest, nearest-exact, linear, cubic or lanczos (antialiased only).
         scales: The scale factors of the call, or None.
     """
 
@@ -150,15 +150,15 @@ def cubic_slopes(t: Array, a: float = -0.75) -> Array:
 
 def _antialias_taps(mode: str, n: int, at: Array, ratio: float, number: Any) -> tuple[Array, Array]:
     """Return a table of taps whose filter is as wide as the sampling step, with weights normalized to sum 1."""
-    reach = (1.0 if mode == "linear" else 2.0) * max(ratio, 1.0)
+    radius, filter_of = _FILTERS[mode]
+    reach = radius * max(ratio, 1.0)
     step = 1.0 / max(ratio, 1.0)
     centre = ratio * (at.astype(np.float64) + 0.5)
     first = np.maximum((centre - reach + 0.5).astype(np.int64), 0)
     last = np.minimum((centre + reach + 0.5).astype(np.int64), n)
     index = first + np.arange(int((last - first).max()))[:, None]
     away = np.abs((index - centre + 0.5) * step)
-    shape = np.maximum(1 - away, 0) if mode == "linear" else _cubic(away)
-    weight = np.where(index < last, shape, 0)
+    weight = np.where(index < last, filter_of(away), 0)
     return np.minimum(index, n - 1), (weight / weight.sum(axis=0)).astype(number)
 
 
@@ -166,6 +166,20 @@ def _cubic(x: Array, a: float = -0.5) -> Array:
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = (((x - 5) * x + 8) * x - 4) * a
     return np.where(x < 1, near, np.where(x < 2, far, 0))
+
+
+def _triangle(x: Array) -> Array:
+    return np.maximum(1 - x, 0)
+
+
+def _lanczos(x: Array) -> Array:
+    return np.where(x < 3, np.sinc(x) * np.sinc(x / 3), 0)
+
+
+# mode: (half of the filter's width, the filter at distances from its centre)
+_FILTERS: dict[str, tuple[float, Callable[[Array], Array]]] = {
+    "linear": (1.0, _triangle), "cubic": (2.0, _cubic), "lanczos": (3.0, _lanczos),
+}  # fmt: skip
 
 
 def _flops(launch: Launch) -> int:
@@ -180,6 +194,7 @@ def _interpolate_samples(make: Make, kind: dtype) -> Iterable[Sample]:
         Resampling("linear", (8, 3), (None, None)), Resampling("linear", (7, 9), (None, None), True),
         Resampling("cubic", (8, 3), (1.6, None)), Resampling("cubic", (3, 2), (None, None), False, True),
         Resampling("linear", (3, 2), (None, None), False, True),
+        Resampling("lanczos", (3, 9), (None, 1.6), False, True),
     ]  # fmt: skip
     return [((make(2, 3, 5, 6),), (how,)) for how in modes]
 
@@ -191,6 +206,7 @@ def _back(grad: Any, metas: Any, params: Params, call: Any) -> Any:
 _NAMES = {
     "nearest": ("Nearest",) * 3, "nearest-exact": ("NearestExact",) * 3,
     "linear": ("Linear", "Bilinear", "Trilinear"), "cubic": ("", "Bicubic", ""),
+    "lanczos": ("", "Lanczos", ""),
 }  # fmt: skip
 
 

@@ -77,12 +77,34 @@ template<class F, bool align> struct Cubic {
   static __device__ __forceinline__ double support(const Axes&, int) { return 3; }
 };
 
-// Antialiased: a triangle or a cubic as wide as the step between places, its weights made to sum to 1.
-template<class F, bool cubic> struct Widened {
+// Antialiasing filters: half of the width, and the value at a distance from the centre.
+struct Triangle {
+  static constexpr int radius = 1;
+  static __device__ __forceinline__ double at(double away) { return away < 1 ? 1 - away : 0; }
+};
+struct WidenedCubic {
+  static constexpr int radius = 2;
+  static __device__ __forceinline__ double at(double away) {
+    const double a = -0.5;
+    if (away < 1) return ((a + 2) * away - (a + 3)) * away * away + 1;
+    return away < 2 ? (((away - 5) * away + 8) * away - 4) * a : 0;
+  }
+};
+struct Lanczos {
+  static constexpr int radius = 3;
+  static __device__ __forceinline__ double sinc(double x) {
+    const double angle = 3.141592653589793 * (x == 0 ? 1e-20 : x);
+    return sin(angle) / angle;
+  }
+  static __device__ __forceinline__ double at(double away) { return away < 3 ? sinc(away) * sinc(away / 3) : 0; }
+};
+
+// Antialiased: a filter as wide as the step between places, its weights made to sum to 1.
+template<class F, class Filter> struct Widened {
   i32 count, first;
   double centre, step, total;
   static __device__ __forceinline__ double support(const Axes& x, int d) {
-    return (cubic ? 2 : 1) * (x.ratio[d] > 1 ? x.ratio[d] : 1);
+    return Filter::radius * (x.ratio[d] > 1 ? x.ratio[d] : 1);
   }
   static __device__ __forceinline__ i32 lowest(i32 o, const Axes& x, int d) {
     const i64 at = (i64)(x.ratio[d] * ((double)o + 0.5) - support(x, d) + 0.5);
@@ -101,10 +123,7 @@ template<class F, bool cubic> struct Widened {
     for (i32 t = 0; t < count; ++t) total += shape(t);
   }
   __device__ __forceinline__ double shape(i32 t) const {
-    const double away = fabs(((double)(first + t) - centre + 0.5) * step), a = -0.5;
-    if (!cubic) return away < 1 ? 1 - away : 0;
-    if (away < 1) return ((a + 2) * away - (a + 3)) * away * away + 1;
-    return away < 2 ? (((away - 5) * away + 8) * away - 4) * a : 0;
+    return Filter::at(fabs(((double)(first + t) - centre + 0.5) * step));
   }
   __device__ __forceinline__ i32 index(int t) const { return first + t; }
   __device__ __forceinline__ F weight(int t) const { return (F)(shape(t) / total); }

@@ -19,6 +19,7 @@ from flambeau.driver.cuda.device.program import KernelProgram
 
 _DIMS = 3
 _HEADERS = ("windows.cuh", "resampling.cuh")
+_FILTERS = {"linear": "Triangle", "cubic": "WidenedCubic", "lanczos": "Lanczos"}
 
 
 def _taps(how: Any, kind: str) -> str:
@@ -26,7 +27,7 @@ def _taps(how: Any, kind: str) -> str:
     if how.mode.startswith("nearest"):
         return f"Nearest<{kind}, {_flag(how.mode == 'nearest-exact')}>"
     if how.antialias:
-        return f"Widened<{kind}, {_flag(how.mode == 'cubic')}>"
+        return f"Widened<{kind}, {_FILTERS[how.mode]}>"
     return f"{'Linear' if how.mode == 'linear' else 'Cubic'}<{kind}, {_flag(how.align_corners)}>"
 
 
