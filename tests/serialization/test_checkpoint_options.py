@@ -123,10 +123,11 @@ def test_small_functions() -> None:
         ours.validate_hpu_device("hpu:0")
 
 
+@pytest.mark.parametrize("weights_only", [True, False])
 @pytest.mark.parametrize("layout", ["to_sparse_coo", "to_sparse_csr", "to_sparse_csc"])
-def test_sparse_tensors_on_meta_are_refused_by_name(layout: str) -> None:
+def test_sparse_tensors_on_meta_are_refused_by_name(layout: str, weights_only: bool) -> None:
     buffer = io.BytesIO()
     flambeau.save(getattr(flambeau.eye(2), layout)(), buffer)
     buffer.seek(0)
     with pytest.raises(pickle.UnpicklingError, match="no sparse tensors without data"):
-        flambeau.load(buffer, map_location="meta")
+        flambeau.load(buffer, map_location="meta", weights_only=weights_only)

@@ -98,6 +98,14 @@ def test_polynomials_of_every_degree(op):
     agree(NAMES[op], (0.25, 4))
 
 
+@pytest.mark.parametrize("op", POLYNOMIALS, ids=NAMES.get)
+def test_polynomials_of_high_degree_that_overflow(op):
+    x = torch.tensor([1.5, 3.0, -2.5, -7.0, float("inf"), -float("inf")], dtype=torch.float64)
+    degrees = [741, 3000] if "laguerre" in NAMES[op] else [741, 3000, 1 << 40]
+    for n in degrees:
+        agree(NAMES[op], (x, n), 1 << 20)
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 5])
 def test_polygamma(n):
     for kind in ORACLE_DTYPES:

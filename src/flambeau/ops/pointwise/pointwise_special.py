@@ -339,7 +339,7 @@ def _climb(x: Any, n: Any, first: Any, step: Step) -> Any:
     for k in range(1, int(n.max(initial=0))):
         p, q = q, step(k, x, p, q)
         out = np.where(n == k + 1, q, out)
-        if not np.isfinite(q[n > k]).any():  # these stay infinite for every degree
+        if np.isnan(q[n > k]).all():  # infinity minus infinity: NaN for every higher degree
             return np.where(n > k, q, out)
     return out
 

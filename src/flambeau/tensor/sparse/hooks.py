@@ -6,6 +6,7 @@ They are called through `layouts.functions`, as those functions lie below this p
 from __future__ import annotations
 
 from collections.abc import Callable
+from pickle import UnpicklingError
 from typing import Any
 
 from flambeau.core.device import CPU, META
@@ -199,12 +200,18 @@ def rebuild(layout: Any, data: Any) -> Tensor:
 
     Raises:
         RuntimeError or TypeError: If they do not fit together.
+        UnpicklingError: If they have no data.
     """
     name = getattr(layout, "name", None)
     if not isinstance(data, tuple) or not all(
         isinstance(part, Tensor) for part in data[: 2 if name == "sparse_coo" else 3]
     ):
         raise TypeError(f"a sparse tensor is rebuilt from a tuple of its parts, not from {type_name(data)}")
+    if any(part.is_meta for part in data if isinstance(part, Tensor)):
+        raise UnpicklingError(
+            "the file has a sparse tensor, and Flambeau has no sparse tensors without data. Load it with "
+            "map_location='cpu' instead of 'meta'"
+        )
     if name == "sparse_coo":
         indices, values, size, *flag = data
         made: Tensor = torch["sparse_coo_tensor"](
