@@ -13,5 +13,5 @@ NAMES = (
 
 for _name in NAMES:
     globals()[_name] = absent_class(
-        "torch", _name, "Functions given to torch.jit.script run as Python, without types of their own."
+        "torch", _name, "Functions given to torch.jit.script run as Python, without additional types."
     )

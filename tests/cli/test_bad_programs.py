@@ -74,7 +74,7 @@ def test_what_never_comes_is_told_with_the_programs_lines(tmp_path):
     ):
         done = flambeau_run(tmp_path, "--quiet", program(tmp_path, DEADLOCK.replace("{wait}", wait)))
         assert done.status == 1 and line in done.err, done.err
-        assert "at program.py:11 waits for rank 1 (cuda:1), which has not come" in done.err
+        assert "at program.py:11 waits for rank 1 (cuda:1), which has not arrived" in done.err
         assert "rank 1 has ended" in done.err
 
 

@@ -213,7 +213,7 @@ def test_sigterm_leaves_the_report(folder):
     )
     done = flambeau_run(folder, path)
     assert done.status == 143 and not done.out and done.report["exit_status"] == 143
-    assert "Race-free under every schedule as far as it came" in done.err
+    assert "Race-free under every schedule as far as it ran" in done.err
 
 
 def test_a_programs_own_handler_of_sigterm_stays(folder):

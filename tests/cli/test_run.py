@@ -488,7 +488,7 @@ def test_all_memory_is_back_after_a_program_that_raises(tmp_path):
     assert done.machine["devices"][0]["peak_allocated"] == 3 << 22
     assert [device["left_allocated"] for device in done.machine["devices"]] == [0, 0]
     assert "never freed" not in done.err
-    assert "Race-free under every schedule as far as it came" in done.err
+    assert "Race-free under every schedule as far as it ran" in done.err
 
 
 def test_all_memory_is_back_after_a_program_with_a_function_of_its_own(tmp_path):
@@ -808,7 +808,7 @@ def test_a_failure_is_heard_of_where_the_program_asked_not_at_its_end(tmp_path):
     )
     done = flambeau_run(tmp_path, script)
     (violated,) = done.report["machines"][0]["certificate"]["violated"]
-    assert "was told at program.py:4: which call" in violated
+    assert "learned at program.py:4: which call" in violated
 
 
 def test_what_threads_do_before_a_device_is_used_counts(tmp_path):

@@ -154,7 +154,7 @@ def test_who_makes_no_communicator_in_time_is_named() -> None:
     first, second = run_ranks(2, PROGRAM, "first_is_late", **VIRTUAL)
     assert first.status == second.status == 0, first.err + second.err
     assert re.search(
-        r"rank 1 at \S*exchange_program.py:\d+: rank 0 did not come within 0.2 s to the first collective of group 1 "
+        r"rank 1 at \S*exchange_program.py:\d+: rank 0 did not arrive within 0.2 s at the first collective of group 1 "
         r"\(ranks 0, 1\)",
         second.out,
     )
@@ -171,7 +171,7 @@ def test_who_waits_for_a_rank_that_gave_up_and_ended_is_told_so() -> None:
     )
     assert re.search(r"rank 1 \(.*\): waits for '.*\(messages of group 2\)/0' of the store at ", deadlock)
     assert re.search(
-        r"rank 0 did not come to the first message of group 2 \(ranks 0, 1\): its process, \d+, has ended\n",
+        r"rank 0 did not arrive at the first message of group 2 \(ranks 0, 1\): its process, \d+, has ended\n",
         late,
     )
 
@@ -180,7 +180,7 @@ def test_a_rank_that_never_comes_is_named_when_it_has_ended() -> None:
     said = launch(2, "never_comes")
     assert said.status == 1
     assert "rank 1 (process " in said.err
-    assert "has ended and will never come to call 2" in said.err
+    assert "has ended and will never reach call 2" in said.err
     assert "exchange_program.py:" in said.err
     assert "rank 0 failed first" in said.err
 
@@ -374,7 +374,7 @@ def test_who_waits_for_a_rank_that_has_ended_is_told_so() -> None:
     plans = [[join(0), offer(1, 0), WAIT], [join(1), ["end"]]]
     told = told_in_any_order(plans)
     assert told[0][1][0] == "error"
-    assert "rank 1 (process 1) has ended and will never come to call 1" in told[0][1][1]
+    assert "rank 1 (process 1) has ended and will never reach call 1" in told[0][1][1]
 
 
 def test_who_makes_a_communicator_goes_on_with_what_others_wait_for() -> None:

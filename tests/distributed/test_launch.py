@@ -402,7 +402,7 @@ sys.exit(3 if attempt < "2" and rank == 0 else 0)
     lines = said.out.splitlines()
     assert sorted({line.split()[0] for line in lines}) == ["0", "1", "2"]
     assert all(line.split()[2] == "True" for line in lines)
-    assert said.err.count("starting all ranks anew") == 2
+    assert said.err.count("restarting all ranks") == 2
 
 
 def test_a_signal_ends_all_ranks(tmp_path: Path) -> None:
@@ -684,7 +684,7 @@ else:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="locks files with fcntl")
 @pytest.mark.parametrize(
-    ("status", "races"), [(0, "schedule, each rank"), (1, "schedule as far as they came, each")]
+    ("status", "races"), [(0, "schedule, each rank"), (1, "schedule as far as they ran, each")]
 )
 def test_summary_of_ranks_names_what_it_certifies(tmp_path: Path, status: int, races: str) -> None:
     (tmp_path / "lock").touch()

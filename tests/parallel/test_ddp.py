@@ -553,7 +553,8 @@ def test_a_rank_that_leaves_early_is_named_with_who_waits_for_it() -> None:
             torch.cuda.synchronize()
 
     with pytest.raises(
-        RuntimeError, match=r"(?s)deadlock.*waits for rank 2 \(cuda:2\), which has not come.*rank 2 has ended"
+        RuntimeError,
+        match=r"(?s)deadlock.*waits for rank 2 \(cuda:2\), which has not arrived.*rank 2 has ended",
     ):
         ranks(body, 3)
 

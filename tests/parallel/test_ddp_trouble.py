@@ -56,7 +56,7 @@ ENDS: dict[str, tuple[type[Exception], str]] = {
     "ends": (RuntimeError, "rank 2 has ended"),
     "memory": (torch.OutOfMemoryError, "Tried to allocate 400.00 GiB. GPU 2 has"),
     "another call": (dist.DistBackendError, "rank 2 (cuda:2) at tests/parallel/test_ddp_trouble.py:"),
-    "skips": (RuntimeError, "which has not come"),
+    "skips": (RuntimeError, "which has not arrived"),
 }
 
 

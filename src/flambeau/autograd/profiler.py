@@ -69,7 +69,7 @@ class profile:
         if with_modules:
             raise NotSupportedError(
                 "profile: with_modules is for TorchScript's models, which Flambeau has none of; "
-                "with_stack says the lines of a module's forward that each call came from"
+                "with_stack says the lines of a module's forward of each call"
             )
         if use_device not in (None, "cuda"):
             raise ValueError(f"profile: use_device must be None or 'cuda', not {use_device!r}")

@@ -161,7 +161,7 @@ TIMED_INTERPROCESS = (
     "and without enable_timing"
 )
 MACHINE_CLOSED = (
-    "this tensor, stream or event belongs to virtual GPUs that have been closed or left; make it anew on those "
+    "this tensor, stream or event belongs to virtual GPUs that have been closed or left; create it again on those "
     "that are in use now"
 )
 HOW_TO_GET_VIRTUAL = (

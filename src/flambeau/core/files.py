@@ -21,7 +21,7 @@ from typing import BinaryIO
 _UNNAMED: int = getattr(os, "O_TMPFILE", 0)
 _OPEN_FILES = "/proc/self/fd"  # links an unnamed file to a name
 _ADVICE = (
-    ". A file is replaced by one that is written beside it. Fix: make its folder writable, or pass an open file, "
+    ". A file is replaced by one that is written next to it. Fix: make its folder writable, or pass an open file, "
     "which is written into"
 )
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of writes, which name no file

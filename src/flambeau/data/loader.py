@@ -372,7 +372,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
 
     def _end(self) -> NoReturn:
         if self._failed:
-            raise RuntimeError("the DataLoader's workers were stopped after an error: iterate over it anew")
+            raise RuntimeError("the DataLoader's workers were stopped after an error: start a new iteration")
         if not self._loader.persistent_workers:
             self._stop()
         raise StopIteration

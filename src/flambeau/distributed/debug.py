@@ -82,7 +82,7 @@ class Agreement:
         )
         if why is not None:
             raise DistBackendError(
-                f"rank {self._place.ranks[rank]} has not come to call {self._number} of group {self._place.name}"
+                f"rank {self._place.ranks[rank]} has not arrived at call {self._number} of group {self._place.name}"
                 f"{why or f' within {self.timeout.total_seconds():g} s'}\n  {text}"
             )
         value: bytes = store.get(self._key(rank))

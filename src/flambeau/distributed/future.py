@@ -142,7 +142,7 @@ class Future(Generic[T]):
             return
         mine = seat()
         if mine is not None:
-            mine.wait(self.done, lambda: "waits for a Future that nobody has completed")
+            mine.wait(self.done, lambda: "waits for a Future that has not been completed")
             return
         with self._changed:
             self._changed.wait_for(self.done)

@@ -38,7 +38,7 @@ def main(args: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = get_args_parser("python -m flambeau.distributed.launch")
     parser.add_argument(
-        "--use-env", "--use_env", action="store_true", help="tell ranks by LOCAL_RANK, not by --local-rank"
+        "--use-env", "--use_env", action="store_true", help="pass the rank by LOCAL_RANK, not by --local-rank"
     )
     return parser
 

@@ -157,7 +157,7 @@ def _nodes(text: str) -> int:
     if len(found) > 1:
         raise ValueError(
             f"--nnodes {text}: a run here has the nodes that it began with, so MIN and MAX must be one number; "
-            "after a failure all of them start anew (--max-restarts)"
+            "after a failure all of them restart (--max-restarts)"
         )
     if (nodes := found.pop()) < 1:
         raise ValueError("--nnodes must be 1 or more")

@@ -48,8 +48,8 @@ def spans(part: Collective, rank: int, size: int) -> tuple[Access | None, Access
 def duplicate(index: int) -> str:
     """Return the error message for two members of a communicator that join with one device."""
     return (
-        f"NCCL error: invalid usage: Duplicate GPU detected: two ranks both on cuda:{index}; each member needs a "
-        "device of its own (torch.cuda.set_device(LOCAL_RANK))"
+        f"NCCL error: invalid usage: Duplicate GPU detected: two ranks both on cuda:{index}; each member needs "
+        "its own device (torch.cuda.set_device(LOCAL_RANK))"
     )
 
 

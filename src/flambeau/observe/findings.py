@@ -80,8 +80,8 @@ class Findings:
             )
         if self._late:
             violated.append(
-                f"work failed on a device, which the program was told at {_some(self._late)}: which call tells depends "
-                "on when the work has run"
+                f"work failed on a device, which the program learned at {_some(self._late)}: which call reports it "
+                "depends on when the work has run"
             )
         violated += self._queries.values()
         if not self._queries:
@@ -119,7 +119,8 @@ class Findings:
         assumptions += self._relied
         if ranks:
             assumptions.append(
-                "ranks meet in collectives and in the store alone, and what they do does not depend on who comes first"
+                "ranks meet in collectives and in the store alone, and what they do does not depend on their order of "
+                "arrival"
             )
         return assumptions
 
@@ -226,7 +227,7 @@ class Findings:
 
     def thread_asked(self, what: str, site: Site) -> None:
         """Record that a host thread queried another one and that the answer depends on timing."""
-        self.depends(f"the program calls {what} at {place(site)}: what comes of it depends on timing")
+        self.depends(f"the program calls {what} at {place(site)}: the result depends on timing")
 
     def take_up(self, other: Findings) -> None:
         """Add what another detector has found about host threads."""

@@ -138,7 +138,7 @@ class Order:
         self._events[event] = snapshot(agent)
         users = self._event_users.get(event, {})
         if event not in self._own_events and not all(self._comes_after(user) for user in users.items()):
-            self.findings.threads_unordered("an event is recorded anew", caller(2))
+            self.findings.threads_unordered("an event is recorded again", caller(2))
         mine, published = self._caller()
         self._recorders[event] = mine, published, sure
         self._event_users[event] = {mine: published}

@@ -23,7 +23,7 @@ from flambeau.observe.reporting.operators import public_name, reads_as_well, rep
 from flambeau.observe.reports import Fix, Race, RaceAccess
 
 READ, WRITE, READ_WRITE = "reads", "writes", "reads and writes"
-_UNCERTAIN = "It is not certain that each first use comes before this line: run again."
+_UNCERTAIN = "It is not certain that each first use is before this line: run again."
 _CACHED_CAST = (
     "note:   autocast keeps one cast of a weight for all streams. autocast(cache_enabled=False), or an autocast "
     "block for each stream, lets each stream cast it."

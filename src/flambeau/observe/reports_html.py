@@ -36,7 +36,7 @@ def race_html(race: Race) -> str:
     begin, end = race.range
     size = f"{end - begin:,} bytes of {race.device}"
     what = (
-        f"{size} were freed and handed out again while a stream may still use them"
+        f"{size} were freed and allocated again while a stream may still use them"
         if race.reused
         else f"Nothing orders these two uses of {size}"
     )

@@ -28,7 +28,7 @@ MISSING_WAIT = Rule(
 )  # fmt: skip
 MISSING_RECORD_STREAM = Rule(
     "FLB002", "MissingRecordStream", "Memory is reused while a stream may still use it",
-    "Call tensor.record_stream(stream) for each stream that uses a tensor besides the one that allocated it, before "
+    "Call tensor.record_stream(stream) for each stream that uses a tensor, except the one that allocated it, before "
     "the tensor is freed.",
 )  # fmt: skip
 MISSING_SYNCHRONIZE = Rule(
@@ -130,7 +130,7 @@ def _of_race(race: Document) -> Finding:
     rule = _BY_CALL.get(race["fix"]["call"], MISSING_WAIT)
     bytes_ = f"{race['nbytes']:,} bytes of {race['device']}"
     if race["reused"]:
-        text = f" {second['kind']} {bytes_} that were freed and handed out again, while "
+        text = f" {second['kind']} {bytes_} that were freed and allocated again, while "
         after = f", which {first['kind']} them, may still run."
     else:
         text, after = f" {second['kind']} {bytes_} that ", f" {first['kind']}, and nothing orders the two."

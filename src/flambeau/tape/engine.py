@@ -491,7 +491,7 @@ def _explain_crossing(source: Node | None, target: Node, producer: Stream, consu
 def _explain_final_wait(producer: Stream, consumer: Stream) -> str:
     """Return the wait reason of a wait at the end of backward."""
     return (
-        f"backward: gradients have come to rest on {_stream_name(producer)}; "
+        f"backward: gradients were accumulated on {_stream_name(producer)}; "
         f"{_stream_name(consumer)} called backward"
     )
 

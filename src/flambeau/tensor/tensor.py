@@ -21,7 +21,7 @@ class Counter(Protocol):
 
 
 Steps = tuple[Any, Any, tuple[Any, ...]] | None
-"""How a view comes from its base: (the steps before, view record, params)."""
+"""The derivation of a view from its base: (the steps before, view record, params)."""
 
 
 if TYPE_CHECKING:  # the methods that tensor/arguments/public.py binds

@@ -98,7 +98,7 @@ class Exploration:
         if self.answers < 2:
             return ""
         again = f" (the same again and again: no at most {self.patience} times)" if self.patience else ""
-        return f", whatever the host is told when it asks whether work is done{again}"
+        return f", whatever its queries about finished work return{again}"
 
 
 def _many(count: int, what: str) -> str:

@@ -42,7 +42,7 @@ def test_a_rank_that_asks_for_what_never_comes_is_told(schedule: str) -> None:
         ranks(program, 2, schedule=schedule)
     text = str(caught.value)
     assert "test_endless_questions.py:" in text.splitlines()[0]
-    assert "'all_reduce' of side stream" in text and "rank 1 (cuda:1), which has not come" in text
+    assert "'all_reduce' of side stream" in text and "rank 1 (cuda:1), which has not arrived" in text
     assert "rank 1 has ended" in text
 
 

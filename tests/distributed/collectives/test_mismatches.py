@@ -122,7 +122,7 @@ def test_a_rank_that_never_comes(backend, order):
     text = str(caught.value)
     assert text.startswith("deadlock: no rank can go on") and "rank 1 has ended" in text
     assert len(re.findall(rf"rank [02] at {HERE}", text)) >= 2
-    assert re.search(r"waits for rank 1( \(cuda:1\), which has not come)?", text)
+    assert re.search(r"waits for rank 1( \(cuda:1\), which has not arrived)?", text)
 
 
 def different_groups():
@@ -313,7 +313,7 @@ def aborted():
     if dist.get_rank() == 0:
         dist.distributed_c10d._abort_process_group()
         return "left"
-    with pytest.raises(RuntimeError, match=r"aborted|has not come"):
+    with pytest.raises(RuntimeError, match=r"aborted|has not arrived"):
         dist.all_reduce(t)
         torch.cuda.synchronize()
     return "told"
@@ -350,7 +350,7 @@ def test_a_rank_that_polls_lets_the_others_come():
 
 
 def test_a_full_queue_does_not_keep_a_rank_from_going_on():
-    """One rank queues more than a launch queue holds behind a collective that the other has not come to."""
+    """One rank queues more than a launch queue holds behind a collective that the other has not arrived at."""
 
     def body():
         dist.init_process_group("nccl")
@@ -415,7 +415,7 @@ def test_in_detail_a_rank_whose_process_has_ended_is_told_at_once(monkeypatch):
     with pytest.raises(dist.DistBackendError) as caught:
         mine.compare(["x"], "an all_reduce")
     first, second = str(caught.value).splitlines()
-    assert first == f"rank 7 has not come to call 1 of group 3: its process, {other.pid}, has ended"
+    assert first == f"rank 7 has not arrived at call 1 of group 3: its process, {other.pid}, has ended"
     assert second.startswith("  rank 4 at ") and second.endswith(": an all_reduce")
 
 

@@ -189,7 +189,7 @@ def test_half_a_minute_after_the_end_of_a_member_nobody_waits_any_more(
     with pytest.raises(Ended):
         scene.after(2)
     said = capfd.readouterr().err
-    assert "collective waits in vain: call 1" in said and "the process of rank 0, 4711, has ended" in said
+    assert "collective waits forever: call 1" in said and "the process of rank 0, 4711, has ended" in said
 
 
 def test_how_far_it_is_is_told_ten_times_a_minute_at_most() -> None:
@@ -383,7 +383,7 @@ def test_ranks_tell_each_other_how_far_they_are() -> None:
         line = line_of(driver, mine)
         begin(line, 1)
         begin(line, 2)
-        assert line.lines()[1] == "rank 5 has not come: it has told of no call"
+        assert line.lines()[1] == "rank 5 has not arrived: it has reported no call"
         theirs.tell(1, "at other.py:3: all_reduce of 1 float32, op sum")
         driver.done = 1
         head = line.head()
@@ -392,10 +392,12 @@ def test_ranks_tell_each_other_how_far_they_are() -> None:
         assert me.startswith("rank 3 queued it at ") and me.endswith(": all_reduce of 2 float32, op sum")
         assert "(begin(line, 2))" in me
         assert other == (
-            "rank 5 has not come: the last that it told of was call 1, at other.py:3: all_reduce of 1 float32, op sum"
+            "rank 5 has not arrived: the last that it reported is call 1, at other.py:3: all_reduce of 1 float32, op sum"
         )
         theirs.tell(2, "at other.py:4: broadcast of 9 float32, root 3")
-        assert line.lines()[1] == "rank 5 has come to call 2, at other.py:4: broadcast of 9 float32, root 3"
+        assert (
+            line.lines()[1] == "rank 5 has arrived at call 2, at other.py:4: broadcast of 9 float32, root 3"
+        )
         line.tell()
         assert json.loads(store.get("communicator/all/0/at/3"))[0] == 2
 
@@ -440,7 +442,7 @@ def test_a_store_that_has_gone_is_no_reason_to_fail() -> None:
     seen = RankProgress(Gone(), "key", [0, 1], 0, [processes.here(), processes.here()])
     seen.tell(1, "at train.py:1")
     seen.tell(2, "at train.py:2")
-    assert seen.others(2) == ["rank 1 nobody knows, the store does not answer"]
+    assert seen.others(2) == ["rank 1 is unknown: the store does not answer"]
 
 
 def test_works_that_were_given_up_raise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,7 +211,7 @@ def check_limits(rank):
             except dist.DistBackendError as error:
                 assert "timed out after 30ms" in str(error), error
             else:
-                raise AssertionError("the other has not come")
+                raise AssertionError("the other has not arrived")
     elif rank == 1:
         dist.recv(torch.zeros(1), 0, tag=78)
         for _ in range(4):
@@ -221,7 +221,7 @@ def check_limits(rank):
 
 
 def check_monitored(rank, size):
-    """Rank 0 says who has not come; the others that it has said so; who comes late too."""
+    """Rank 0 says who has not arrived; the others that it has said so; who comes late too."""
     group = dist.new_group(range(size))
     dist.monitored_barrier(group)
     for every in (False, True):

@@ -179,7 +179,7 @@ def test_a_message_that_does_not_fit_is_told_without_what_mpi_says() -> None:
     sender, receiver = run_ranks(2, "-c", _LONGER)
     assert (sender.status, receiver.status) == (0, 1), sender.err
     assert receiver.err.splitlines()[-1].endswith(
-        "DistBackendError: rank 1 at <string>:7: recv of 2 float32 from any rank: the message that came from rank 0 is longer"
+        "DistBackendError: rank 1 at <string>:7: recv of 2 float32 from any rank: the message received from rank 0 is longer"
     )
     assert "mpi4py" not in receiver.err, "one traceback, of the program's lines"
 

@@ -84,7 +84,7 @@ print("both came", flush=True)
 def stall():
     sys.stdin.read()  # until the test lets it go
 """
-REPORT = re.compile(r"collective (timed out|failed|waits in vain): call \d+ of group 0 \(ranks 0, 1\)")
+REPORT = re.compile(r"collective (timed out|failed|waits forever): call \d+ of group 0 \(ranks 0, 1\)")
 
 
 class Rank:
@@ -161,7 +161,7 @@ def test_a_rank_that_ends_early_is_named_and_the_other_ends(tmp_path):
     assert "went on" not in out
     if not lost(status, err):
         assert "rank 0 queued it at train.py:" in err and "(dist.all_reduce(x)  # one)" in err
-        assert "rank 1 has not come: the last that it told of was call 1, at train.py:" in err
+        assert "rank 1 has not arrived: the last that it reported is call 1, at train.py:" in err
         assert "the program of rank 0 is at train.py:" in err and "(torch.cuda.synchronize())" in err
 
 
@@ -180,7 +180,7 @@ print("went on")
 def test_a_rank_that_stalls_is_named_and_the_other_ends(tmp_path, handling):
     status, out, err = outcome(tmp_path, STALLS, handling)
     assert status in (-signal.SIGABRT, 1) and "went on" not in out  # 1: the abort let the wait raise first
-    assert REPORT.search(err) and "rank 1 has not come: the last that it told of was call 1" in err
+    assert REPORT.search(err) and "rank 1 has not arrived: the last that it reported is call 1" in err
 
 
 GOES_ON = """
@@ -225,7 +225,7 @@ os._exit(0)
 def test_a_barrier_says_who_has_not_come(tmp_path):
     status, out, _ = outcome(tmp_path, BARRIER)
     assert status == 0 and "a collective of GPUs timed out after 5000ms" in out
-    assert "rank 1 has not come: the last that it told of was call 1" in out
+    assert "rank 1 has not arrived: the last that it reported is call 1" in out
 
 
 KILLED = """
@@ -279,7 +279,7 @@ def test_a_rank_that_never_comes_to_a_group_is_named(tmp_path):
     status, _, err = outcome(tmp_path, NEVER)
     assert (
         status == 1
-        and "rank 1 did not come within 2 s to the first collective of group 1 (ranks 0, 1)" in err
+        and "rank 1 did not arrive within 2 s at the first collective of group 1 (ranks 0, 1)" in err
     )
 
 

@@ -208,7 +208,7 @@ def test_a_message_that_does_not_come_is_told_with_its_peer(library: Path, tmp_p
     assert status == 1  # the peer has not even come to where they join a communicator
     line = line_of(MESSAGES, "dist.recv")
     assert err.splitlines()[-1] == (
-        f"[rank0]: flambeau.distributed.DistBackendError: rank 0 at train.py:{line}: rank 1 did not come within 0.3 s to "
+        f"[rank0]: flambeau.distributed.DistBackendError: rank 0 at train.py:{line}: rank 1 did not arrive within 0.3 s at "
         "the first message of group 0 (ranks 0, 1)"
     )
     ranks[1].kill()
@@ -233,7 +233,7 @@ def test_a_rank_that_has_gone_is_named(library: Path, tmp_path: Path) -> None:
     status, _, err = told(first)
     assert status == -signal.SIGABRT
     assert (
-        f"[rank0]:   rank 1 has not come: the last that it told of was call 1, at train.py:{line_of(RANKS, '# both')} (dist.all_reduce(x)  # both): "
+        f"[rank0]:   rank 1 has not arrived: the last that it reported is call 1, at train.py:{line_of(RANKS, '# both')} (dist.all_reduce(x)  # both): "
         f"all_reduce of 4 float32, op sum; its process, {second.pid}, has ended"
     ) in err.splitlines(), err
 
@@ -243,6 +243,6 @@ def test_a_rank_that_never_comes_is_named(library: Path, tmp_path: Path) -> None
     status, _, err = told(start(library, tmp_path, program))
     assert status == 1
     assert err.splitlines()[-1] == (
-        f"[rank0]: flambeau.distributed.DistBackendError: rank 0 at train.py:{line_of(program, 'dist.all')}: ranks 1, 2 did not come within 0.3 s to the "
+        f"[rank0]: flambeau.distributed.DistBackendError: rank 0 at train.py:{line_of(program, 'dist.all')}: ranks 1, 2 did not arrive within 0.3 s at the "
         "first collective of group 0 (ranks 0, 1, 2)"
     )

@@ -46,13 +46,13 @@ def test_tensors_alike_are_told_together_and_lines_by_what_they_hold() -> None:
     small = [memory(8 * MIB) for _ in range(500)]
     large = [memory((100 + n) * MIB) for n in (1, 2, 3, 4, 5)]
     text = refusal(13 * GIB)
-    assert re.search(r"^ +105.00 MiB  made at \S+test_out_of_memory_texts.py:\d+ in memory: ", text, re.M)
+    assert re.search(r"^ +105.00 MiB  created at \S+test_out_of_memory_texts.py:\d+ in memory: ", text, re.M)
     assert re.search(
         r"The lines whose tensors hold the most:\n +4.41 GiB  in 505 tensors of \S+:\d+ in memory:", text
     )
     del large
     assert re.search(
-        r"The largest live tensors:\n +500 x 8.00 MiB  made at \S+:\d+ in memory: ", refusal(13 * GIB)
+        r"The largest live tensors:\n +500 x 8.00 MiB  created at \S+:\d+ in memory: ", refusal(13 * GIB)
     )
     assert "hold the most" not in refusal(13 * GIB)
     assert small

@@ -57,7 +57,7 @@ def _write_races(named: list[Named], screen: Screen, failed: bool, each: str) ->
     elif races:
         write_races(races, screen)
     elif all(certificate["race_free"] for _, certificate in certificates):
-        until = " as far as they came" if failed else ""
+        until = " as far as they ran" if failed else ""
         screen.entry("races", f"Race-free under every schedule{until}, each {each} in itself", GREEN)
     else:
         write_uncertified(dict.fromkeys(text for _, c in certificates for text in c["violated"]), screen)

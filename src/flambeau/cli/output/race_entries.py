@@ -9,7 +9,7 @@ from typing import Any
 from flambeau.cli.output.console import GREEN, MARGIN, RED, YELLOW, Screen
 
 RaceFields = dict[str, Any]
-"""A race as the report's JSON has it (`race_fields`); of several processes with the name of its own as "process"."""
+"""A race as in the report's JSON (`race_fields`); with several processes, "process" names the one it is in."""
 
 _KINDS = 4  # kinds of races that are shown in full
 _LIKE = 3  # further races of a kind that are named
@@ -76,7 +76,7 @@ def _headline(race: RaceFields, elsewhere: list[RaceFields]) -> str:
     often += [f"and {_on_processes(elsewhere)}"] if elsewhere else []
     suffix = f" ({' '.join(often)})" if often else ""
     if race["reused"]:
-        return f"{what} were freed and handed out again while a stream may still use them{suffix}"
+        return f"{what} were freed and allocated again while a stream may still use them{suffix}"
     return f"Nothing orders these two uses of {what}{suffix}"
 
 

@@ -86,7 +86,7 @@ def _write_memory(devices: list[dict[str, Any]], screen: Screen) -> None:
 
 def _write_certificate(certificate: dict[str, Any], screen: Screen, failed: bool) -> None:
     if certificate["race_free"]:
-        until = " as far as it came" if failed else ""
+        until = " as far as it ran" if failed else ""
         screen.entry("races", f"Race-free under every schedule{until}, given that:", GREEN)
         screen.items(certificate["assumptions"])
     else:

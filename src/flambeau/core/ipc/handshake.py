@@ -29,7 +29,7 @@ _NO_SECRET = (
     "several hosts set it to the same text on each before the ranks start"
 )
 _NONE_THERE = (
-    f"it has no secret, and so admits clients of its own host alone: set {SECRET} to the same text on every host "
+    f"it has no secret, so it admits clients on its own host only: set {SECRET} to the same text on every host "
     "before the ranks start"
 )
 _WRONG = f"it has another secret: {SECRET} must be the same text on every host"

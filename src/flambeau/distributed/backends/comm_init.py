@@ -81,7 +81,7 @@ def _wait(place: Place, ranks: Sequence[int], what: str, timeout: timedelta, key
         missing = [str(place.ranks[rank]) for rank in _late(place.store, ranks, keys)]
         raise DistBackendError(
             f"rank {place.ranks[place.rank]} at {_here()}: rank{'s' * (len(missing) > 1)} {', '.join(missing)} did not "
-            f"come {'' if why else f'within {timeout.total_seconds():g} s '}to the {what} "
+            f"arrive {'' if why else f'within {timeout.total_seconds():g} s '}at the {what} "
             f"(ranks {', '.join([str(place.ranks[rank]) for rank in ranks])}){why}"
         )
 

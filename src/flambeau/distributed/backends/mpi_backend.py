@@ -297,7 +297,7 @@ class MpiWork(ProcessWork):
         )
         if self._comparison is None and mpi.Get_error_class(failed.Get_error()) == mpi.ERR_TRUNCATE:
             return (
-                f"the message that came from rank {self._backend.place.ranks[failed.Get_source()]} is longer"
+                f"the message received from rank {self._backend.place.ranks[failed.Get_source()]} is longer"
             )
         return str(mpi.Get_error_string(failed.Get_error()))
 

@@ -118,7 +118,7 @@ class MpiWorld:
         keys = [f"{key} {other}" for other in range(len(ranks))]
         why = await_keys(store, keys, timeout, lambda: next(filter(None, map(self.dead, ranks)), ""))
         if why is not None:
-            raise DistBackendError(why or f"not all of ranks {list(ranks)} came in time")
+            raise DistBackendError(why or f"not all of ranks {list(ranks)} arrived in time")
 
     def dead(self, rank: int) -> str:
         """Return why a rank will never answer; "" if this machine cannot see that."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from flambeau.distributed.backends import processes
 
-_SILENT = "nobody knows, the store does not answer"
+_SILENT = "is unknown: the store does not answer"
 
 
 class RankProgress:
@@ -67,11 +67,11 @@ class RankProgress:
             return _SILENT
         try:
             if not self._store.check([key]):
-                return "has not come: it has told of no call"
+                return "has not arrived: it has reported no call"
             last, words = json.loads(self._store.get(key))
         except (RuntimeError, OSError):
             self._store = None
             return _SILENT
         if last < number:
-            return f"has not come: the last that it told of was call {last}, {words}"
-        return f"has come to call {last}, {words}"
+            return f"has not arrived: the last that it reported is call {last}, {words}"
+        return f"has arrived at call {last}, {words}"

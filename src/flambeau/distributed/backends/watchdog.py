@@ -229,7 +229,7 @@ class Watch:
             head.ended = now
         if head.ended is not None and now - head.ended > _ENDED_S:
             ended = "; ".join(line.describe_ended_processes())
-            return f"collective waits in vain: {what} has not ended for {spent:.1f} s; {ended}"
+            return f"collective waits forever: {what} has not ended for {spent:.1f} s; {ended}"
         return ""
 
     # -- what is done -----------------------------------------------------------------------------------------

@@ -500,7 +500,7 @@ def _gather_streams(bucket: Bucket) -> None:
     here = current.local.streams[index]
     others = [stream for stream in bucket.streams if stream is not here and stream != here]
     for stream in others:
-        with because(str, "DDP: the bucket's gradients came to rest on another stream"):
+        with because(str, "DDP: the bucket's gradients were accumulated on another stream"):
             here.wait_stream(stream)
     if others:
         for p in bucket.params:

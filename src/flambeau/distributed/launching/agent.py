@@ -107,7 +107,7 @@ class Agent:
                 if not status or attempt == self.plan.max_restarts:
                     return status
                 self._look_up()
-                self._say(f"starting all ranks anew: restart {attempt + 1} of {self.plan.max_restarts}")
+                self._say(f"restarting all ranks: restart {attempt + 1} of {self.plan.max_restarts}")
         except Interrupted as signalled:
             self._say(f"{signalled}: all ranks were ended")
             return 128 + signalled.number

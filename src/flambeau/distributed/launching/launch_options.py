@@ -17,7 +17,7 @@ _VALUES: tuple[tuple[str, Any, str], ...] = (
     ("rdzv-endpoint", "", "HOST:PORT where nodes meet"),
     ("rdzv-id", "none", "the run's name"),
     ("rdzv-conf", "", "KEY=VALUE,...: join_timeout, timeout (seconds)"),
-    ("max-restarts", 0, "how often all ranks are started anew after one has failed"),
+    ("max-restarts", 0, "how often all ranks are restarted after one has failed"),
     ("monitor-interval", 0.1, "seconds between looks at the other nodes"),
     ("event-log-handler", "null", "null: there are no events"),
     ("role", "default", "the ranks' role"),
@@ -33,7 +33,7 @@ _VALUES: tuple[tuple[str, Any, str], ...] = (
     ("shutdown-timeout", 30, "seconds from SIGTERM to SIGKILL"),
 )
 _FLAGS = (
-    ("standalone", "one node that meets at a free port of its own"),
+    ("standalone", "one node, which uses a free port"),
     ("no-python", "the program is no Python script: execute it"),
     ("run-path", "run the script by runpy.run_path"),
     ("virtual-local-rank", "LOCAL_RANK is 0 for all, and CUDA_VISIBLE_DEVICES shows each its own device"),

@@ -374,7 +374,7 @@ class Coordinator:
             if ended_ranks:
                 owner = circle.owners[ended_ranks[0]]
                 kind, what = mine.request  # type: ignore[misc]
-                text = f"{owner} has ended and will never come to call {key[2]}, where this rank waits"
+                text = f"{owner} has ended and will never reach call {key[2]}, where this rank waits"
                 return f"{text}\n  {what}" if kind == "wait" else text
         return ""
 

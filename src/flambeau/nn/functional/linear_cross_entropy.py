@@ -43,7 +43,7 @@ def linear_cross_entropy(
     _check(x, w, linear_bias)
     if options is not None:
         raise NotSupportedError(
-            "linear_cross_entropy: Flambeau computes all logits at once; pass options=None"
+            "linear_cross_entropy: Flambeau computes all logits in one step; pass options=None"
         )
     shape = (*x.shape[:-1], *w.shape[:-1])
     if target.meta.shape == shape and ignore_index is not None:

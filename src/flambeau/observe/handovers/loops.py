@@ -274,7 +274,7 @@ def _call_from_thread(call: Callable[..., Any]) -> Callable[..., Any]:
                 active, point = notes.active.get(detector), word.point_of(detector)
                 if active is not None and (point is None or point[2].get(active[0], 0) < active[1]):
                     detector.findings.depends(
-                        f"another thread gives a loop work at {place(site)}: between which of its steps it comes "
+                        f"another thread gives a loop work at {place(site)}: between which of the loop's steps it runs "
                         "depends on timing"
                     )
             word.receive()

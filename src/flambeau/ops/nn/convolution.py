@@ -37,7 +37,7 @@ class Geometry(NamedTuple):
     output_padding: Ints = ()
     groups: int = 1
     channels_last: bool = False
-    """The format of the gradients by x and weight: the result's, which the gradients' own inputs do not tell."""
+    """The format of the gradients by x and weight: the result's, which the inputs of the gradients do not determine."""
 
     def reach(self, kernel: Sequence[int]) -> Ints:
         """Return the extent of a window, dilation included."""

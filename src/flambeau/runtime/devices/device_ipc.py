@@ -377,7 +377,7 @@ def _order(context: Context, parcel: Parcel) -> None:
         return
     driver = context.driver
     event = driver.ipc_event_open(context.driver_index, parcel.event)
-    with because(str, "a tensor of another process: its sender's stream comes first"):
+    with because(str, "a tensor of another process: this stream waits for its sender's"):
         driver.stream_wait(current.stream_at(context.index).handle, event)
     driver.event_destroy(event)
 

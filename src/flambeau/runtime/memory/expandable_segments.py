@@ -29,7 +29,7 @@ _PAGES = {True: 2 * MIB, False: 20 * MIB}  # by whether the pool is the small on
 _PARTS = {True: 64, False: 8}  # how many ranges have as many addresses as the device has bytes
 
 Account = Callable[[Pool, int, int, int], None]
-"""`account(pool, ptr, nbytes, parts)`: memory came (nbytes above 0) or went, and so many free parts."""
+"""`account(pool, ptr, nbytes, parts)`: memory was added (nbytes above 0) or removed, with a number of free blocks."""
 
 
 class Gap(Block):

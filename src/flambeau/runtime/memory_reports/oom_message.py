@@ -150,7 +150,7 @@ def _largest(live: Sequence[Block], recorded: bool) -> list[str]:
     for (nbytes, line), blocks in sorted(alike.items(), key=lambda item: -item[0][0])[:_LARGEST]:
         times = f"{len(blocks)} x " if len(blocks) > 1 else ""
         lines.append(
-            f"  {times + format_size(nbytes):>18}  {f'made at {line}' if line else f'at {blocks[0].ptr:#x}'}"
+            f"  {times + format_size(nbytes):>18}  {f'created at {line}' if line else f'at {blocks[0].ptr:#x}'}"
         )
     if not recorded:
         lines.append("  (torch.cuda.memory._record_memory_history() shows the lines that made them.)")

@@ -41,8 +41,8 @@ def tool() -> Nvtx | None:
         return Nvtx(import_module("nvtx"))
     except ImportError:
         warnings.warn(
-            "a tool that reads NVTX runs this process, but the package nvtx is not installed: torch.cuda.nvtx tells it "
-            "nothing. Install it with `pip install nvtx`.",
+            "a tool that reads NVTX runs this process, but the package nvtx is not installed: it receives "
+            "nothing from torch.cuda.nvtx. Install it with `pip install nvtx`.",
             UserWarning,
             stacklevel=2,
         )

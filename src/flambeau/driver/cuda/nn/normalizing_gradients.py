@@ -177,7 +177,7 @@ def _sums(dims: tuple[int, ...], x: _GradientOperands, lifted: Sequence[str], lo
 
 
 _FACTORS = {True: "{} * (y - z) * w", False: "{} * y * z"}
-"""A gradient times what x was normalized to; of x and the moments beside it."""
+"""C++ of a factor times the normalized x: from mean and scale if x is centered, else from the scale alone."""
 
 
 def _by_folds(x: _GradientOperands, moments: Sequence[_Operand], together: bool) -> list[Pass]:

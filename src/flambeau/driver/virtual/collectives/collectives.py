@@ -205,13 +205,13 @@ class CollectiveInstance(Command):
         missing = [rank for place, rank in enumerate(self.ranks) if place not in self.parts]
         who = [*dict.fromkeys([self.comm.who(rank) for rank in missing])]
         if self.key[0] >= 0 and len(self.parts) == 1:
-            return f"the {'recv' if self.parts.get(0) else 'send'} of {who[0]}, which has not come"
+            return f"the {'recv' if self.parts.get(0) else 'send'} of {who[0]}, which has not arrived"
         if len(who) > 1 and not self.comm.members.keys() >= {
             *missing
         }:  # this process does not know which of the others are missing
             return f"{', '.join(who[:-1])} or {who[-1]}, of other processes"
         verb = "has" if len(who) == 1 else "have"
-        return f"{' and '.join(who)}, which {verb} not come" if who else ""
+        return f"{' and '.join(who)}, which {verb} not arrived" if who else ""
 
     @property
     def calls(self) -> list[Collective]:

@@ -397,7 +397,7 @@ class ReplayPolicy(Oldest):
             return STOP
         if choice == LATE and (question is None or question.target.pending):
             raise self._refusal(
-                "the token tells the host that work is done, which is not what the host asks after"
+                "the token answers a query whether work is done, which the program does not make here"
             )
         self._at += 1
         return choice
