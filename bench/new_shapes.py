@@ -97,7 +97,7 @@ _tensors: dict[Any, Any] = {}
 
 
 def mlp_step(m: Any, device: str) -> tuple[Callable[[int], Any], Callable[[Any], Any]]:
-    """Return what makes a batch of a length, and a step of an MLP with LayerNorm and Adam."""
+    """Return a function that makes a batch of a given length, and a training step of an MLP with LayerNorm and Adam."""
     nn = m.nn
     layers = [
         nn.Linear(64, 128),

@@ -178,7 +178,7 @@ class Reference:
         )
 
     def reuses(self) -> bool:
-        """Whether the contract lets a tensor have memory whose former use nothing orders before a write of it."""
+        """Return True if the contract lets a tensor reuse memory whose former use is not ordered before a write to it."""
         return any(
             use not in self.before[write]
             for new in self.tensors

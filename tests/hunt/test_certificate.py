@@ -80,7 +80,7 @@ def certificates(function):
 
 
 def hears_of_a_failure():
-    """A kernel fails on a side stream; which later call tells of it hangs on when it runs."""
+    """Run a kernel that fails on a side stream; its timing decides which later call reports the failure."""
     x, bad = torch.ones(4, device="cuda"), torch.tensor([9], device="cuda")
     torch.cuda.synchronize()
     heard = 0

@@ -1,4 +1,4 @@
-"""torch.cuda.sparse: the types of old of sparse tensors on CUDA devices."""
+"""torch.cuda.sparse: the legacy classes of sparse tensors on CUDA devices."""
 
 from __future__ import annotations
 

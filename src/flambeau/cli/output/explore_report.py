@@ -20,7 +20,7 @@ _SWAPS = 4  # swaps of a failure that are shown
 
 
 def exploration_document(found: Exploration, status: int) -> Document:
-    """Return the report as JSON has it."""
+    """Return the report of an exploration in the form of its JSON file."""
     numbers = {
         name: getattr(found, name)
         for name in (

@@ -229,7 +229,7 @@ class Agent:
             server.server.call(partial(meetings.remove_process, worker.process.pid, worker.rank))
 
     def _finish(self, attempt: int) -> int:
-        """Return the store lasts until all nodes are done with it."""
+        """Keep the store until all nodes have finished with it."""
         if self.plan.nodes == 1:
             return 0
         keys = [f"{attempt}/done/{node}" for node in range(self.plan.nodes)]

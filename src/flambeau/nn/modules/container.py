@@ -430,7 +430,7 @@ class ParameterDict(Module):
         return self[key] if key in self._keys else default
 
     def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:
-        """Return one with `default` at each of the keys."""
+        """Return a new ParameterDict with `default` at each of the keys."""
         return ParameterDict(dict.fromkeys(keys, default))
 
     def keys(self) -> Any:

@@ -417,7 +417,7 @@ class Module(Stateful):
     # -- changing all of it -----------------------------------------------------------------------------
 
     def apply(self, fn: Callable[[Module], None]) -> Any:
-        """Call `fn` with each submodule, then with this module. Returns itself."""
+        """Call `fn` with each submodule, then with this module. Returns the module."""
         for module in self.children():
             module.apply(fn)
         fn(self)
@@ -484,46 +484,46 @@ class Module(Stateful):
             ) from None
 
     def cuda(self, device: Any = None) -> Any:
-        """Move parameters and buffers to a CUDA device (the current one). Returns itself."""
+        """Move parameters and buffers to a CUDA device (the current one). Returns the module."""
         return self._apply(lambda t: t.cuda(device))
 
     def cpu(self) -> Any:
-        """Move parameters and buffers to the CPU. Returns itself."""
+        """Move parameters and buffers to the CPU. Returns the module."""
         return self._apply(lambda t: t.cpu())
 
     def type(self, dst_type: Any) -> Any:
-        """Cast all parameters and buffers. Returns itself."""
+        """Cast all parameters and buffers. Returns the module."""
         return self._apply(lambda t: t.type(dst_type))
 
     def float(self) -> Any:
-        """Cast floating-point parameters and buffers to float32. Returns itself."""
+        """Cast floating-point parameters and buffers to float32. Returns the module."""
         return self._apply(lambda t: t.float() if t.is_floating_point() else t)
 
     def double(self) -> Any:
-        """Cast floating-point parameters and buffers to float64. Returns itself."""
+        """Cast floating-point parameters and buffers to float64. Returns the module."""
         return self._apply(lambda t: t.double() if t.is_floating_point() else t)
 
     def half(self) -> Any:
-        """Cast floating-point parameters and buffers to float16. Returns itself."""
+        """Cast floating-point parameters and buffers to float16. Returns the module."""
         return self._apply(lambda t: t.half() if t.is_floating_point() else t)
 
     def bfloat16(self) -> Any:
-        """Cast floating-point parameters and buffers to bfloat16. Returns itself."""
+        """Cast floating-point parameters and buffers to bfloat16. Returns the module."""
         return self._apply(lambda t: t.bfloat16() if t.is_floating_point() else t)
 
     def to_empty(self, *, device: Any, recurse: bool = True) -> Any:
-        """Move parameters and buffers to a device without their values. Returns itself."""
+        """Move parameters and buffers to a device without their values. Returns the module."""
         return self._apply(lambda t: creation.empty_like(t, device=device), recurse)
 
     def share_memory(self) -> Any:
-        """Move parameters, their gradients and buffers to memory that processes share. Returns itself."""
+        """Move parameters, their gradients and buffers to memory that processes share. Returns the module."""
         parameters = list(self.parameters())
         for t in (*parameters, *[p.grad for p in parameters if p.grad is not None], *self.buffers()):
             t.share_memory_()  # the tensors themselves: each alone with its memory is found the fastest
         return self
 
     def train(self, mode: bool = True) -> Any:
-        """Set the training mode of this module and all its submodules. Returns itself."""
+        """Set the training mode of this module and all its submodules. Returns the module."""
         if not isinstance(mode, bool):
             raise ValueError("training mode is expected to be boolean")
         self.training = mode
@@ -532,11 +532,11 @@ class Module(Stateful):
         return self
 
     def eval(self) -> Any:
-        """Call `train(False)`. Returns itself."""
+        """Call `train(False)`. Returns the module."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
-        """Set `requires_grad` of all parameters. Returns itself."""
+        """Set `requires_grad` of all parameters. Returns the module."""
         for param in self.parameters():
             param.requires_grad_(requires_grad)
         return self

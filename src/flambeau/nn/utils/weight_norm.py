@@ -31,7 +31,7 @@ class WeightNorm:
         self.dim = -1 if dim is None else dim
 
     def compute_weight(self, module: Any) -> Tensor:
-        """Return the weight of the module's parameters."""
+        """Return the weight that the module's magnitude and direction parameters define."""
         g, v = getattr(module, f"{self.name}_g"), getattr(module, f"{self.name}_v")
         return scale_to_norms(v, g, self.dim)
 

@@ -89,7 +89,7 @@ class Tracer(Forward):
             self.queues[inner.stream_default(index)] = Queue(index, 0, None)
 
     def visible_index(self, index: int) -> int:
-        """Return the number of a device in the program."""
+        """Return the index by which the program names a device."""
         return self._shown.get(index, index)
 
     # -- noting -----------------------------------------------------------------------------------------
