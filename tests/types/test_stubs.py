@@ -67,8 +67,6 @@ DIFFERENT = {
     "Tensor.contiguous": BY_KEYWORD, "Tensor.cpu": BY_KEYWORD, "Tensor.is_contiguous": BY_KEYWORD,
     "Tensor.new_ones": BY_KEYWORD, "Tensor.new_tensor": BY_KEYWORD,
     "Tensor.cuda": BY_KEYWORD,
-    "Tensor.resize_as_": "Flambeau lacks memory_format",
-    "resize_as_": "Flambeau lacks memory_format",
     "Tensor._make_subclass": "Flambeau lacks dispatch",
     "Tensor._make_wrapper_subclass": "Flambeau lacks policies of dispatch",
     "dequantize": "of one tensor", "Tensor.to_mkldnn": "raises",

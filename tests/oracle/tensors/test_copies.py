@@ -108,6 +108,26 @@ CALLS = [
 ]  # fmt: skip
 
 
+FORMATS = (
+    "None",
+    "torch.contiguous_format",
+    "torch.preserve_format",
+    "torch.channels_last",
+    "torch.channels_last_3d",
+)
+CALLS += [
+    f"{x}.{function}({size}memory_format={form}).stride()"
+    for form in FORMATS
+    for x in ("torch.ones(3, 2).t()", "torch.ones(2)", "torch.ones(1, 2, 3, 4, 1).transpose(1, 2)")
+    for function, size in (
+        ("resize_", "2, 3, "), ("resize_", "1, 3, 2, 4, 1, "), ("resize_", "2, 3, 2, 2, "),
+        ("resize_as_", "torch.ones(2, 3), "), ("resize_as_", "torch.ones(2, 3).t().t(), "),
+        ("resize_as_", "torch.ones(2, 3, 4, 5).contiguous(memory_format=torch.channels_last), "),
+        ("resize_as_", "torch.ones(1, 3, 2, 4, 1).contiguous(memory_format=torch.channels_last_3d), "),
+    )
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("call", CALLS)
 def test_calls(call: str) -> None:
     results = []

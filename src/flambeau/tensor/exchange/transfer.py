@@ -748,9 +748,12 @@ def zero_(self: Tensor) -> Tensor:
     shown="Tensor.resize_(*sizes: int, memory_format: memory_format | None=contiguous_format)",
 )
 def resize_(
-    self: Tensor, *sizes: Any, size: Any = None, memory_format: memory_format = contiguous_format
+    self: Tensor, *sizes: Any, size: Any = None, memory_format: memory_format | None = None
 ) -> Tensor:
     """Change the size; the storage grows if necessary, with uninitialized elements. Returns itself.
+
+    Args:
+        memory_format: The new strides; None: contiguous ones, or unchanged ones if the size is the same.
 
     Raises:
         RuntimeError: If it requires a gradient.
@@ -758,9 +761,13 @@ def resize_(
     shape = shape_of(sizes if size is None else (size,), "resize_")
     if self.requires_grad:
         raise RuntimeError("cannot resize variables that require grad")
+    if memory_format is preserve_format:
+        raise RuntimeError(
+            "Unsupported memory formatPreserve\nresize_ changes the size: name a format with strides of its own."
+        )
     plain = self.meta.with_(shape=shape, strides=contiguous_strides(shape))
-    meta = plain.with_(strides=strides_like(plain, memory_format))
-    if shape == self.meta.shape and memory_format is contiguous_format:
+    meta = plain.with_(strides=strides_like(plain, memory_format or contiguous_format))
+    if shape == self.meta.shape and memory_format is None:
         return self
     refuse_inference(self)
     self.counter.version += 1
@@ -774,6 +781,14 @@ def resize_(
 
 
 @method_and_function
-def resize_as_(self: Tensor, the_template: Tensor) -> Tensor:
-    """Resize to another tensor's size."""
-    return resize_(self, the_template.meta.shape)
+def resize_as_(self: Tensor, the_template: Tensor, *, memory_format: memory_format | None = None) -> Tensor:
+    """Resize to another tensor's size.
+
+    Args:
+        memory_format: The new strides, as for `resize_`; torch.preserve_format: the template's format.
+    """
+    template = the_template.meta
+    if memory_format is preserve_format:
+        last = channels_last if template.ndim == 4 else channels_last_3d
+        memory_format = last if template.channels_last else contiguous_format
+    return resize_(self, template.shape, memory_format=memory_format)
