@@ -11,8 +11,6 @@ from functools import lru_cache
 from operator import index
 from typing import Any
 
-import numpy as np
-
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import INTEGRAL, dtype, int64
 from flambeau.core.errors import RaceError, argument_type, type_name
@@ -710,7 +708,7 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
     if tensor.meta.ndim == 0:
         raise RuntimeError("split expects at least a 1-dimensional tensor")
     is_vector = isinstance(split_size_or_sections, Tensor) and split_size_or_sections.numel() != 1
-    if is_vector or not isinstance(split_size_or_sections, int | Tensor | np.integer):
+    if is_vector or not isinstance(split_size_or_sections, int | Tensor):
         raise TypeError(argument_type("split", "split_size", 2, "int", split_size_or_sections))
     step = int(split_size_or_sections)
     if step < 0:
@@ -800,7 +798,7 @@ def _split_along(t: Tensor, given: Any, name: str, least: int, dim: int) -> tupl
             f"torch.{name} attempted to split along dimension {dim}, but the size of the dimension {size} "
             f"is not divisible by the split_size {given}!"
         )
-    return tensor_split(t, given, dim)
+    return tensor_split(t, int(given) if isinstance(given, Tensor) else given, dim)
 
 
 @function
