@@ -56,7 +56,7 @@ class Kumaraswamy(TransformedDistribution):
 
     @property
     def mode(self) -> Tensor:
-        """The position of the density's maximum; NaN where it has no single inner maximum."""
+        """Return the position of the density's maximum; NaN where it has no single inner maximum."""
         a, b = self.concentration1, self.concentration0
         log_mode = a.reciprocal() * (-b).log1p() - (-a * b).log1p()
         return log_mode.exp().masked_fill((a < 1) | (b < 1), math.nan)
