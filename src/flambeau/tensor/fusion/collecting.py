@@ -80,7 +80,7 @@ def is_collecting() -> bool:
 
 def collect(launch: Launch, plan: Any, args: Sequence[Any]) -> Tensor:
     """Defer a call and return its result, which has no memory yet."""
-    numbers = {i: send(args[i]) for i, send in plan.scalars}
+    numbers = [send(args[i]) for i, send in plan.scalars] if plan.scalars else ()
     stream = current.local.streams[plan.index]
     with launch_deferral.lock:
         group: Any = launch_deferral.pending

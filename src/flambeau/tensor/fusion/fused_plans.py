@@ -1,4 +1,4 @@
-"""Loaded kernels of groups of calls, found by what the calls are. Owner of that cache."""
+"""Loaded kernels of groups of calls, found by what the calls are. Owner of these caches."""
 
 from __future__ import annotations
 
@@ -38,8 +38,38 @@ class Recipe(NamedTuple):
         return [self.calls[k][0].outputs[0] for k in self.stored]
 
 
+class FusedCall(NamedTuple):
+    """The launch of a group's kernel.
+
+    Attributes:
+        launch: What launches it.
+        tensors: The inputs of the group that it reads from memory.
+        numbers: The inputs that are passed by value.
+        last: The last call that it computes, at whose line it is launched.
+    """
+
+    launch: Launcher
+    tensors: tuple[int, ...]
+    numbers: tuple[int, ...]
+    last: int
+
+
 _plans: dict[tuple[Context, Recipe], Launcher | None] = {}  # None: the group is launched call by call
 _compiling: dict[tuple[Context, Recipe], Callable[[], bool]] = {}  # True until a kernel can be loaded
+
+_calls: dict[tuple[Any, ...], FusedCall] = {}
+
+
+def recall(key: tuple[Any, ...]) -> FusedCall | None:
+    """Return how a group with this key was launched before; None if it was not fused yet."""
+    return _calls.get(key)
+
+
+def remember(key: tuple[Any, ...], call: FusedCall) -> None:
+    """Let `recall` find a call."""
+    if len(_calls) >= _LIMIT:
+        _calls.clear()
+    _calls[key] = call
 
 
 def find(context: Context, recipe: Recipe) -> Launcher | None:
@@ -74,6 +104,7 @@ def _load(context: Context, recipe: Recipe) -> Launcher | None:
 def forget() -> None:
     """Drop all loaded kernels."""
     _plans.clear()
+    _calls.clear()
     _compiling.clear()
 
 

@@ -7,7 +7,8 @@ Rule: Calls that no live result depends on are dropped. The others become one ke
 needed less memory: then they are launched one after the other, and memory is freed after its last use.
 Why: The memory that a program needs must not grow because it is compiled.
 Consequences: `_peak` computes a lower bound of what eager code had allocated. It holds because an allocation without a
-launch (`torch.empty`) settles: each input existed when the first call was made.
+launch (`torch.empty`) settles: each input existed when the first call was made. If the program holds all inputs, both
+need the same memory, so a group that was fused before is launched without an analysis.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import Any, NamedTuple
 
 from flambeau.core.callsite import Site
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
+from flambeau.driver.api import Launch, Launcher
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.runtime.streams.stream import Stream
 from flambeau.tensor.fusion import fused_plans, fusion_log
-from flambeau.tensor.fusion.fused_plans import Recipe
+from flambeau.tensor.fusion.fused_plans import FusedCall, Recipe
 from flambeau.tensor.fusion.issue_site import run_at
 from flambeau.tensor.storage import DeferredStorage, Storage, defer_storage, is_pending
 from flambeau.tensor.tensor import Tensor, make_deferred
@@ -48,12 +49,13 @@ class PendingCall:
         group: The group that the call belongs to.
         launch: The launch of the operator alone.
         plan: The plan of the call, which launches it alone.
+        position: Its place in the group.
         sources: For each input, the number of an input of the group, or -1 - k for the result of call k.
         storage: A weak reference to the storage of the result.
         site: Where the program made the call; None if nothing asks for it.
     """
 
-    __slots__ = ("group", "launch", "plan", "site", "sources", "storage")
+    __slots__ = ("group", "launch", "plan", "position", "site", "sources", "storage")
 
     storage: weakref.ref[DeferredStorage]
 
@@ -61,6 +63,7 @@ class PendingCall:
         self, group: PendingGroup, launch: Launch, plan: Any, sources: tuple[int, ...], site: Any
     ) -> None:
         self.group, self.launch, self.plan, self.sources, self.site = group, launch, plan, sources, site
+        self.position = len(group.calls)
 
     def issue(self, memory: DeferredStorage) -> None:
         """Issue the group, because something reads the result's address. Raises what made an earlier attempt fail."""
@@ -95,7 +98,6 @@ class PendingGroup:
         self.asks_sites = self.is_logged or context.driver.runs_bodies
         self._storages: dict[int, Storage] = {}
         self._places: dict[tuple[int, Meta], int] = {}
-        self._numbers: dict[int, int] = {}  # id of a pending call -> its position
 
     def accepts(self, context: Any, stream: Stream, shape: tuple[int, ...]) -> str:
         """Return "" if the next call belongs to this group, else why it does not."""
@@ -108,27 +110,38 @@ class PendingGroup:
         return ""
 
     def add(
-        self, launch: Launch, plan: Any, args: Sequence[Any], numbers: dict[int, Any], site: Site | None
+        self, launch: Launch, plan: Any, args: Sequence[Any], numbers: Sequence[Any], site: Site | None
     ) -> Tensor:
-        """Add a call and return the tensor of its result."""
-        operands = enumerate(zip(launch.inputs, args, strict=True))
-        sources = tuple([self._source(x, a, numbers.get(i)) for i, (x, a) in operands])
+        """Add a call and return the tensor of its result. `numbers` are the operands passed by value."""
+        if numbers:
+            values = iter(numbers)
+            operands = zip(launch.inputs, args, strict=True)
+            sources = tuple(
+                [
+                    self._source(x, a) if isinstance(x, Meta) else self._source_of(x, next(values))
+                    for x, a in operands
+                ]
+            )
+        else:
+            sources = tuple(map(self._source, launch.inputs, args))
         call = PendingCall(self, launch, plan, sources, site)
-        self._numbers[id(call)] = len(self.calls)
         self.calls.append(call)
         memory = defer_storage(call, plan.nbytes, self.context, self.stream.handle)
         call.storage = weakref.ref(memory)
         self.stream.queue.busy = True
         return make_deferred(memory, plan.output)
 
-    def _source(self, operand: Any, arg: Any, number: Any) -> int:
-        """Return the number of an operand; add it to the inputs if it is new."""
-        if not isinstance(operand, Meta):
-            self.inputs.append(GroupInput(operand, None, number))
-            return len(self.inputs) - 1
+    def _source_of(self, dtype: Any, number: Any) -> int:
+        """Add an operand that is passed by value, and return its number."""
+        self.inputs.append(GroupInput(dtype, None, number))
+        return len(self.inputs) - 1
+
+    def _source(self, operand: Any, arg: Any) -> int:
+        """Return the number of a tensor; add it to the inputs if it is new."""
         memory = arg.memory
-        if is_pending(memory):
-            return -1 - self._numbers[id(memory.call)]
+        if is_pending(memory) and memory.call.group is self:
+            position: int = memory.call.position
+            return -1 - position
         key = (arg.ptr, operand)
         place = self._places.get(key)
         if place is None:
@@ -143,17 +156,35 @@ class PendingGroup:
         launch_deferral.replace(None)
         live = {k: memory for k, call in enumerate(self.calls) if (memory := call.storage()) is not None}
         try:
-            self._issue(_Needed(self, live), why)
+            self._issue(live, why)
         except BaseException as error:
             self.failure = error
             raise
         finally:
             self.calls, self.inputs, self._storages = [], [], {}  # no reference cycle delays freeing memory
 
-    def _issue(self, needed: _Needed, why: str) -> None:
+    def _issue(self, live: dict[int, DeferredStorage], why: str) -> None:
         handle = self.stream.handle
         for storage in self._storages.values():
             storage.used_on(handle)
+        key = self._key(live)
+        fused = None if self.is_logged else fused_plans.recall(key)
+        if fused is None or self.dead_storages():
+            self._issue_anew(_Needed(self, live), key, why)
+        else:
+            self._launch_fused(fused, live)
+        self.stream.queue.busy = True
+
+    def _key(self, live: dict[int, DeferredStorage]) -> tuple[Any, ...]:
+        """Return what decides which kernel a group needs, unless only the group keeps one of its inputs alive.
+
+        The plans determine the launches, and with the sources the operands and which of them are equal.
+        """
+        plans, sources = [c.plan for c in self.calls], [c.sources for c in self.calls]
+        return self.context, tuple(plans), tuple(sources), tuple(live)
+
+    def _issue_anew(self, needed: _Needed, key: tuple[Any, ...], why: str) -> None:
+        """Analyze a group and launch it. What is fused is remembered."""
         alone = "" if len(needed.order) > 1 else "one call alone"
         if not alone and needed.fused_nbytes() > needed.peak():
             alone = "separate kernels need less memory"
@@ -161,27 +192,28 @@ class PendingGroup:
         if launcher is None:
             self._launch_each(needed)
         else:
-            self._launch_fused(needed, launcher)
-        self.stream.queue.busy = True
+            fused = needed.fused_call(launcher)
+            fused_plans.remember(key, fused)
+            self._launch_fused(fused, needed.live)
         if self.is_logged and needed.order:
             fusion_log.write(self.context, needed.recipe(), needed.sites(), why, alone, launcher is not None)
 
-    def _launch_fused(self, needed: _Needed, launcher: Any) -> None:
-        context, stream = self.context, self.stream
+    def _launch_fused(self, fused: FusedCall, live: dict[int, DeferredStorage]) -> None:
+        context, stream, calls, inputs = self.context, self.stream, self.calls, self.inputs
         blocks: list[Any] = []
         try:
-            for k in needed.stored:
-                blocks.append(self.calls[k].plan.allocate(self.calls[k].plan.nbytes, stream))  # noqa: PERF401
-            inputs = [self.inputs[k] for k in needed.inputs]
-            ptrs = [block.ptr for block in blocks] + [x.value for x in inputs if x.storage is not None]
-            scalars = [x.value for x in inputs if x.storage is None]
-            run_at(needed.sites()[-1], launcher, ptrs, scalars, stream.handle)
+            for k in live:
+                plan = calls[k].plan
+                blocks.append(plan.allocate(plan.nbytes, stream))
+            ptrs = [block.ptr for block in blocks] + [inputs[k].value for k in fused.tensors]
+            scalars = [inputs[k].value for k in fused.numbers]
+            run_at(calls[fused.last].site, fused.launch, ptrs, scalars, stream.handle)
         except BaseException:
             for block in blocks:
                 context.allocator.free(block)
             raise
-        for k, block in zip(needed.stored, blocks, strict=True):
-            needed.live[k].receive(block)
+        for memory, block in zip(live.values(), blocks, strict=True):
+            memory.receive(block)
 
     def _launch_each(self, needed: _Needed) -> None:
         """Launch the calls one after the other. Memory is freed after its last use."""
@@ -266,6 +298,13 @@ class _Needed:
         ]
         stored = tuple([self.order.index(k) for k in self.stored])
         return Recipe(tuple(steps), tuple([inputs[k].operand for k in self.inputs]), stored)
+
+    def fused_call(self, launcher: Launcher) -> FusedCall:
+        """Return how `launcher` is called with the operands of a group of this form."""
+        inputs = self.group.inputs
+        tensors = tuple([k for k in self.inputs if inputs[k].storage is not None])
+        numbers = tuple([k for k in self.inputs if inputs[k].storage is None])
+        return FusedCall(launcher, tensors, numbers, self.order[-1])
 
     def fused_nbytes(self) -> int:
         """Return the bytes of the inputs and of the stored results, which a fused kernel needs together."""
