@@ -86,6 +86,7 @@ USES = {
     "upload": lambda x, other: (x.copy_(torch.ones(N).pin_memory(), non_blocking=True), other)[1],
     "download": lambda x, other: torch.empty(N).pin_memory().copy_(x, non_blocking=True),
     "grown": lambda x, other: x.resize_(2 * N)[:N],
+    "compiled": torch.compile(lambda x, other: (x + other).abs()),
 }
 for name, use in USES.items():
     PROGRAMS[f"adopting_{name}"] = adopting(use)

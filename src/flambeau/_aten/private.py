@@ -420,14 +420,12 @@ def native_layer_norm_backward(
     grad: Tensor, x: Tensor, shape: Sequence[int], mean: Tensor, scale: Tensor, weight: Given, bias: Given,
     output_mask: Sequence[bool],
 ) -> tuple[Any, ...]:  # fmt: skip
-    eps = 0.0  # the moments are given
-
     def forward(a: Tensor, w: Given, b: Given) -> Tensor:
         dims = list(range(a.dim() - len(shape), a.dim()))
         wide = a.float() if a.meta.itemsize < 4 else a
         variance, middle = functions["var_mean"](wide, dims, correction=0, keepdim=True)
-        given = (scale**-2 - variance.detach()).clamp_min(eps)
-        out = (wide - middle) * (variance + given).rsqrt()
+        eps = scale**-2 - variance.detach()  # below 0 if the call had a negative eps
+        out = (wide - middle) * (variance + eps).rsqrt()
         out = out if w is None else out * w
         return (out if b is None else out + b).to(a.dtype)
 
@@ -450,7 +448,7 @@ def native_group_norm_backward(
     column = (n, groups, 1)
     rows_shape = (n, groups, channels * size // groups)
     variance = functions["var"](x.reshape(rows_shape), 2, correction=0)
-    eps = (scale**-2 - variance).clamp_min(0).reshape(column)
+    eps = (scale**-2 - variance).reshape(column)
     per_channel = (1, channels, *(1,) * (x.dim() - 2))
 
     def forward(a: Tensor, w: Given, b: Given) -> Tensor:

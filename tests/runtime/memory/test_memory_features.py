@@ -725,7 +725,7 @@ def test_an_error_names_the_largest_tensors_and_their_lines() -> None:
         with pytest.raises(torch.OutOfMemoryError) as caught:
             floats(14 << 30)
     text = str(caught.value)
-    lines = [line for line in text.splitlines() if "made at" in line]
+    lines = [line for line in text.splitlines() if "created at" in line]
     assert len(lines) == 5 and "700.00 MiB" in lines[0] and "test_memory_features.py" in lines[0]
     assert "Held by stream: the default stream" in text and f"stream {native:#x} 64.00 MiB" in text
     assert "the largest free block" in text
