@@ -55,6 +55,7 @@ SKIPPED = (
     "exponential", "geometric", "log_normal", "to_sparse", "_refs", "torch_", "masked.", "ops.", "argwhere",
     "attention", "resize", "as_strided", "pinv", "matrix_rank", "unpool", "linalg.norm", "linalg.vector_norm",
     "cholesky_inverse",
+    "logcumsumexp",  # a known fault: its tangents are NaN, because its gradient takes the logarithm of grad
 )  # fmt: skip
 
 
@@ -116,7 +117,8 @@ def agree(result: Any, expected: Any) -> bool:
     for (_, ours), (primal, theirs) in zip(result, expected, strict=True):
         zeros = np.zeros(tuple(primal.shape))
         x = zeros if ours is None else ours.detach().numpy()
-        y = zeros if theirs is None else theirs.detach().numpy()
+        # force: PyTorch has tensors of zeros without memory
+        y = zeros if theirs is None else theirs.detach().numpy(force=True)
         if not np.allclose(x, y, rtol=1e-5, atol=1e-7, equal_nan=True):
             return False
     return True
