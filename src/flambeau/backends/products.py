@@ -12,8 +12,9 @@ from flambeau.core.flags import flags
 # Products, convolutions and recurrent layers round float32 to TF32 or not. A program says so for one of them
 # (`cuda.matmul`, `cudnn.conv`, `cudnn.rnn`), for all that CUDA's libraries compute (`cudnn`; so PyTorch has it) or for
 # every backend (`torch.backends`), each by `fp32_precision`: "ieee", "tf32" or "none", nothing said. The narrowest that
-# says something holds; where none does it is TF32, the documentation's default. The names of old, `allow_tf32` and
-# `set_float32_matmul_precision`, set products, and convolutions together with recurrent layers.
+# says something holds; where none does it is TF32, the documentation's default. Two older interfaces set the same
+# values: `set_float32_matmul_precision` and `cuda.matmul.allow_tf32` those of products, `cudnn.allow_tf32` those of
+# convolutions and recurrent layers.
 
 _PRECISIONS = ("highest", "high", "medium")
 _SCOPES = ("generic", "cuda", "matmul", "conv", "rnn")

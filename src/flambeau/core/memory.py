@@ -11,7 +11,8 @@ import numpy as np
 # A CPU tensor, like a CUDA tensor, is an int address and a meta; its storage keeps the memory alive. NumPy
 # makes arrays over buffers, so one buffer stands for the whole user address space (47 bits on x86-64 and
 # aarch64, less its first page) and an array is a window of it: 0.5 us, where building a ctypes type and a
-# buffer per array takes 2. The window owns nothing: the caller must hold the storage until the array is gone.
+# buffer per array takes 2. Such an array does not keep its memory alive: the caller must hold the storage for as long
+# as the array.
 _FIRST = 4096
 _WINDOW: Any = (ctypes.c_char * ((1 << 47) - _FIRST)).from_address(_FIRST)
 _EVERYTHING = np.frombuffer(_WINDOW, np.uint8)

@@ -104,7 +104,8 @@ def script_if_tracing(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def fork(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
-    """Call `func` and return a completed `Future` of its result; only TorchScript runs it concurrently with the caller.
+    """Call `func` and return a completed `Future` of its result. PyTorch also calls it before returning, except in
+    TorchScript.
 
     Args:
         func: The function or module.

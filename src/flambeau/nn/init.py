@@ -70,7 +70,7 @@ def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Fill a tensor with numbers uniform in [a, b)."""
+    """Fill a tensor with random numbers of the uniform distribution over [a, b)."""
     tensor.detach().uniform_(a, b, generator=generator)
     return tensor
 

@@ -33,9 +33,8 @@ def holders(row: Tensor) -> tuple[Sequence[Tensor | SavedTensor], bool]:
     frozen = gc.get_freeze_count()  # the collector finds no referrers among frozen objects
     if frozen:
         gc.unfreeze()
-    referrers = gc.get_referrers(
-        row.memory
-    )  # without a local variable: a closure that held one would be a referrer too
+    # Without a local variable: a closure that held one would be a referrer too.
+    referrers = gc.get_referrers(row.memory)
     if frozen:
         gc.collect()
         gc.freeze()

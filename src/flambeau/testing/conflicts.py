@@ -78,10 +78,8 @@ class Conflicts:
                 yield [(steps[a], steps[b]) for a, b in forced]
                 continue
             a, b = pairs[at]
-            for first, second in (
-                (b, a),
-                (a, b),
-            ):  # the recorded direction is pushed last, so it is tried first
+            # The recorded direction is pushed last, so it is tried first.
+            for first, second in ((b, a), (a, b)):
                 stack.append((at + 1, _order_after(reach, first, second), [*forced, (first, second)]))
 
     def _find(self, limit: int) -> tuple[list[Pair], bool]:

@@ -135,7 +135,7 @@ def _block_sizes(size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def _dense(counts: Any, indices: Any) -> Any:
-    """Return a dense mask with 1 at the column indices that are the first `counts` of each row."""
+    """Return a dense mask: row r has ones in the columns `indices[r, :counts[r]]` and zeros elsewhere."""
     seen = arange(indices.shape[-1], device=indices.device) < counts.unsqueeze(-1)
     return functions["zeros_like"](indices).scatter(-1, indices.long(), seen.to(indices.dtype))
 

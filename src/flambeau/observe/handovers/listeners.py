@@ -45,9 +45,8 @@ _listeners: list[ref[Detector]] = []
 _process: list[ExitStack] = []  # for `watch_process`
 _early: list[Detector] = []  # detectors of no machine, for host threads before a machine exists
 _originals: dict[tuple[Any, str], Any] = {}
-_foreign: dict[
-    str, ModuleType
-] = {}  # modules of sys.modules that are not the program's; each is examined only once
+# Modules of sys.modules that are not the program's; each is examined only once.
+_foreign: dict[str, ModuleType] = {}
 _notes: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 

@@ -132,7 +132,7 @@ def _policy(where: device) -> Policy:
     shown="Tensor.uniform_(from_: float=0, to: float=1, *, generator: Generator | None=None)",
 )
 def uniform_(self: Tensor, *bounds: float, generator: Generator | None = None, **named: float) -> Tensor:
-    """Fill with numbers uniform in [from, to): `uniform_()`, `uniform_(from, to)`.
+    """Fill with random numbers of the uniform distribution over [from, to): `uniform_()`, `uniform_(from, to)`.
 
     Raises:
         RuntimeError: If from > to.
@@ -312,7 +312,7 @@ def geometric_(self: Tensor, p: float, *, generator: Generator | None = None) ->
 @creates
 @signatures("rand(size: IntTuple, *, generator: Generator | None=, **made)")
 def rand(*size: Any, generator: Generator | None = None, out: Tensor | None = None, **options: Any) -> Tensor:
-    """Return numbers uniform in [0, 1) of shape `size`."""
+    """Return random numbers of shape `size`, uniformly distributed over [0, 1)."""
     if out is None:
         return _new(uniform_, ops.uniform, size, options, generator, 0.0, 1.0)
     return uniform_(_make_empty(size, out, options), generator=generator)

@@ -207,9 +207,8 @@ class Model:
     """
 
     def __init__(self, streams: dict[str, int]) -> None:
-        self.streams = dict.fromkeys(
-            streams, 0
-        )  # stream -> bits of the nodes that happen before its next command
+        # stream -> bits of the nodes that happen before its next command
+        self.streams = dict.fromkeys(streams, 0)
         self.device_of = streams
         self.events: dict[str, int] = {}  # by name: the nodes before its latest record
         self.hosts = {0: Host(0)}
@@ -230,9 +229,8 @@ class Model:
         self.line = 0
         self.graphs: dict[str, Graph] = {}
         self.capture: Graph | None = None
-        self.captured: dict[
-            str, int
-        ] = {}  # stream -> bits of the graph's nodes that happen before its next command
+        # stream -> bits of the graph's nodes that happen before its next command
+        self.captured: dict[str, int] = {}
         self.casts: dict[int, View] | None = None  # autocast's cache
         self.pools: dict[tuple[object, ...], list[Life]] = {}
         self.queues: dict[str, list[tuple[int, int, View]]] = {}  # messages and the senders' views
