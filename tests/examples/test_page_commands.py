@@ -35,7 +35,10 @@ def commands() -> list[tuple[str, str]]:
     return sorted(set(found))
 
 
-@pytest.mark.parametrize(("page", "command"), commands(), ids=[f"{p}:{c}" for p, c in commands()])
+FOUND = commands()
+
+
+@pytest.mark.parametrize(("page", "command"), FOUND, ids=map(":".join, FOUND))
 def test_command_of_a_page_exists(page: str, command: str, pytestconfig: pytest.Config) -> None:
     name, *words = shlex.split(command.replace("...", ""))
     if name == "flambeau":

@@ -6,6 +6,8 @@ import math
 from operator import index
 from typing import Any
 
+import numpy as np
+
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import BOOL, INTEGRAL, bool_, dtype, float64, promote_types
 from flambeau.core.errors import argument_type
@@ -46,11 +48,12 @@ def refuse_gradient(name: str, argument: str, x: Any) -> None:
 
 
 def _run(op: Op, name: str, input: Tensor, *scalars: Any, inplace: bool = False, params: Any = ()) -> Tensor:
-    args = (require_tensor(input, name), *scalars)
+    args: list[Any] = [require_tensor(input, name)]
     for scalar in scalars:
         if isinstance(scalar, Tensor) and scalar.ndim:
             raise TypeError(f"{name}(): arguments after 'input' must be Number, not Tensor")
-    return call_into(op, (input,), args, params) if inplace else call(op, args, params)
+        args.append(scalar.item() if isinstance(scalar, np.generic) else scalar)
+    return call_into(op, (input,), tuple(args), params) if inplace else call(op, tuple(args), params)
 
 
 # -- softmax --------------------------------------------------------------------------------------------

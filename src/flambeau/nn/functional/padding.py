@@ -16,7 +16,7 @@ from flambeau.tensor import autocast
 from flambeau.tensor.arguments.arg_errors import KINDS, Number
 from flambeau.tensor.arguments.extents import ints_of
 from flambeau.tensor.arguments.public import alias, function
-from flambeau.tensor.arguments.typing import channels_last, channels_last_3d
+from flambeau.tensor.arguments.typing import suggested_format
 from flambeau.tensor.call import call
 from flambeau.tensor.signatures import by_parser, signatures
 from flambeau.tensor.tensor import Tensor
@@ -167,7 +167,7 @@ def _reshape_in_format(input: Tensor, split: Tensor, shape: Any) -> Tensor:
     found = split.reshape(shape)
     if not (input.meta.channels_last and input.meta.device.type != "cuda"):
         return found
-    return found.clone(memory_format=channels_last if found.dim() == 4 else channels_last_3d)
+    return found.clone(memory_format=suggested_format(input.meta))
 
 
 for _public in (pixel_shuffle, pixel_unshuffle, channel_shuffle):

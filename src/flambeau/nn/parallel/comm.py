@@ -15,7 +15,7 @@ from flambeau.core.device import CPU, device
 from flambeau.nn.parallel.coalescing import buckets, flatten_bucket, in_order, unflatten_bucket
 from flambeau.runtime import current, system
 from flambeau.runtime.streams.guards import StreamContext
-from flambeau.tensor.arguments.typing import channels_last, channels_last_3d, contiguous_format, memory_format
+from flambeau.tensor.arguments.typing import contiguous_format, memory_format, suggested_format
 from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
@@ -197,7 +197,7 @@ def gather(tensors: Iterable[Tensor], dim: int = 0, destination: Any = None, *, 
 def _common_format(tensors: Sequence[Tensor]) -> memory_format:
     if not all(t.meta.channels_last for t in tensors):
         return contiguous_format
-    return channels_last if tensors[0].ndim == 4 else channels_last_3d
+    return suggested_format(tensors[0].meta)
 
 
 def _gathered_shape(tensors: Sequence[Tensor], dim: int) -> tuple[tuple[int, ...], int]:

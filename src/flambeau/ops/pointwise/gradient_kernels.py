@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from flambeau.core.dtype import FLOATING, bool_
 from flambeau.ops.op import INPUTS, names_of
 from flambeau.ops.pointwise.expression import (
@@ -71,9 +69,8 @@ class GradientKernels:
         used = {name for formula in self._formulas.values() for name in names_of(formula)}
         self._values = [known for known in _KNOWN if known in used - {"grad"}]
         self._any_order = not any(map(_is_masked, topological_order(*slopes.values())))
-        self._numbers = set(
-            INPUTS[record.tensors :]
-        )  # a number at another position may have a separate formula
+        # A number at another position may have a separate formula.
+        self._numbers = set(INPUTS[record.tensors :])
         self.names = ("needs", "grad", "call", "params", *self._values)
         place = {_KNOWN.index(name): at for at, name in enumerate(("grad", *self._values))}
         self.kernels = GradientOperators(f"{record.name}_backward", slopes, place)
@@ -83,7 +80,6 @@ class GradientKernels:
     ) -> list[Any]:
         found = [grad if needed and i in self._passed else None for i, needed in enumerate(needs)]
         wanted = [i for i in self._formulas if needs[i]]
-        values = tuple([x.item() if isinstance(x, np.generic) else x for x in values])
         if self._fits(grad, values):
             for i, result in self.kernels.compute(wanted, call, (grad, *values)):
                 found[i] = result

@@ -79,6 +79,13 @@ def strides_in(shape: Shape, form: memory_format) -> Strides:
     return channels_last_strides(shape)
 
 
+def suggested_format(meta: Meta) -> memory_format:
+    """Return the memory format that the strides suggest, for `strides_in`."""
+    if not meta.channels_last:
+        return contiguous_format
+    return channels_last if meta.ndim == 4 else channels_last_3d
+
+
 def lies_in(meta: Meta, form: memory_format) -> bool:
     """Return True if the strides suggest this memory format, with or without gaps, so that no conversion is needed."""
     if is_channels_last(meta.shape, meta.strides):

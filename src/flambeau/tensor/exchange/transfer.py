@@ -50,6 +50,7 @@ from flambeau.tensor.arguments.typing import (
     parse_type,
     preserve_format,
     strides_like,
+    suggested_format,
     type_name,
 )  # fmt: skip
 from flambeau.tensor.autograd.in_place import begin_in_place, finish_in_place
@@ -787,8 +788,6 @@ def resize_as_(self: Tensor, the_template: Tensor, *, memory_format: memory_form
     Args:
         memory_format: The new strides, as for `resize_`; torch.preserve_format: the template's format.
     """
-    template = the_template.meta
     if memory_format is preserve_format:
-        last = channels_last if template.ndim == 4 else channels_last_3d
-        memory_format = last if template.channels_last else contiguous_format
-    return resize_(self, template.shape, memory_format=memory_format)
+        memory_format = suggested_format(the_template.meta)
+    return resize_(self, the_template.meta.shape, memory_format=memory_format)
