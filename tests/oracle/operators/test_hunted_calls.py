@@ -122,6 +122,20 @@ t.pdist(t.ones(2, 2), np.ones(2))
 t.quantile(t.ones(2), np.ones(2))
 t.bernoulli(t.ones(2), np.ones(2))
 t.pinverse(t.ones(2, 2), np.ones(2))
+t.autograd.grad(F.celu(x := t.arange(-2.0, 2.0).requires_grad_(), np.float32(0.5)).sum(), x)[0]
+t.ones(2, 3).scatter_(1, t.zeros(2, 3, dtype=t.int64), np.float32(2.5))
+t.aminmax(t.ones(2, 3), dim=np.int64(1)).min
+[x := t.ones(2, 3), x.__setitem__((0, 1), np.int64(4))][0]
+F.conv_transpose2d(t.ones(1, 2, 3, 3), t.ones(2, 1, 2, 2), groups=t.tensor(2))
+t.lerp(t.zeros(3), t.ones(3), t.tensor(0.5, dtype=t.float64))
+t.ones(4).tensor_split(t.tensor([1.0, 2.0]))
+t.ones(2, 3).to_sparse(sparse_dim=1.5)
+t.ones(2).type(3)
+t.nn.HuberLoss(delta="x")
+F.cosine_similarity(t.ones(2, 3), t.ones(2, 3), eps=float("nan"))
+F.max_unpool3d(t.ones(1, 1, 2, 2, 2), t.zeros(1, 1, 2, 2, 2, dtype=t.int64), 2, stride=0)
+t.autograd.grad(t.tensor([-2.0, 4.0]).pow(p := t.tensor([1.0 + 0j, 2j], requires_grad=True)).real.sum(), p)[0].angle().isnan()
+t.autograd.grad(t.ones(3).quantile(q := t.ones(0, requires_grad=True)).sum(), q)[0]
 """.strip().splitlines()
 
 
