@@ -20,6 +20,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -684,7 +685,6 @@ def hunt(
     findings: list[Finding] = []
     context = multiprocessing.get_context("spawn")
     start = 0
-    drawn = list(drawing(seed, count, only))
     while start < count:
         mine, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_work, args=(theirs, drawing, seed, start, count, only))
@@ -707,8 +707,11 @@ def hunt(
         except EOFError:
             process.join()
             ended = f"ended with {process.exitcode}"
+            if process.exitcode == 1:  # Python's status after an exception, which is the harness's
+                raise RuntimeError("the process that compares calls raised an error: see stderr") from None
         if ended and runner == "Flambeau":
-            findings.append(Finding("crash", drawn[at], "", ended))
+            call = next(islice(drawing(seed, count, only), at, None))
+            findings.append(Finding("crash", call, "", ended))
         if process.is_alive() and at < count:
             process.kill()
         process.join()
