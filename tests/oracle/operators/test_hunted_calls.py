@@ -136,6 +136,27 @@ F.cosine_similarity(t.ones(2, 3), t.ones(2, 3), eps=float("nan"))
 F.max_unpool3d(t.ones(1, 1, 2, 2, 2), t.zeros(1, 1, 2, 2, 2, dtype=t.int64), 2, stride=0)
 t.autograd.grad(t.tensor([-2.0, 4.0]).pow(p := t.tensor([1.0 + 0j, 2j], requires_grad=True)).real.sum(), p)[0].angle().isnan()
 t.autograd.grad(t.ones(3).quantile(q := t.ones(0, requires_grad=True)).sum(), q)[0]
+F.binary_cross_entropy(t.full((3,), 0.5), t.tensor([2.0, 0.5, -1.0]))
+F.binary_cross_entropy(t.full((3,), 0.5), t.tensor([0.0, float("nan"), 1.0]), reduction="none")
+F.conv2d(t.ones(1, 2, 5, 5), t.ones(3, 2, 2, 2), stride=1 << 40)
+F.conv1d(t.ones(1, 2, 5), t.ones(3, 2, 2), stride=(1 << 62,))
+F.unfold(t.ones(1, 2, 4, 4), 2, 1, 0, (1 << 63) - 1)
+F.conv2d(t.ones(2, 5), t.ones(3, 2), padding="same")
+F.conv2d(t.ones(1, 2, 5, 5), t.ones(3, 2, 2, 2, 2))
+F.fractional_max_pool3d(t.ones(1, 2, 4, 4, 4), 2, output_ratio=1e300)
+F.fractional_max_pool3d(t.ones(1, 2, 4, 4, 4), 2, output_ratio=0.75)
+F.fractional_max_pool3d(t.ones(1, 2, 4, 4, 4), 1, output_size=3, _random_samples=t.zeros(1, 2, 3))
+F.fractional_max_pool2d(t.ones(1, 2, 4, 4), 2, output_ratio=(0.5,))
+F.fractional_max_pool2d(t.ones(1, 2, 4, 4), 2, output_size=2, _random_samples=t.zeros(1, 2, 2, dtype=t.float64))
+F.fractional_max_pool2d(t.ones(1, 2, 4, 4), 2, output_size=2, _random_samples=t.zeros(1, 1, 2))
+F.fractional_max_pool2d(t.ones(1, 2, 4, 4), 2, output_size=2, _random_samples=t.zeros(1, 2, 1))
+F.multi_head_attention_forward(*[t.ones(3, 2, 4)] * 3, 4, 2, t.ones(12, 4), None, None, None, False, 0.0, t.ones(4, 4), None, is_causal=0, need_weights=False)
+t.ones(2, 3).scatter_reduce_(1, t.ones(0), t.ones(2, 3), "amax")
+t.broadcast_shapes(None, (2, 1), [True, 3])
+t.broadcast_shapes((2, 3), (-1, 3))
+t.broadcast_shapes(-1, 3)
+t.broadcast_shapes("x")
+t.autograd.grad((x := t.tensor([1.0, 2.5], dtype=t.bfloat16, requires_grad=True)).digamma().sum(), x)[0]
 """.strip().splitlines()
 
 
@@ -153,3 +174,20 @@ def test_calls_that_differed_are_as_pytorchs(call: str) -> None:
         assert type(ours).__name__.lstrip("_") == type(theirs).__name__.lstrip("_"), (ours, theirs)
     else:
         same(ours, theirs, strides=False)
+
+
+MESSAGES = """
+F.embedding(t.tensor([True, False]), t.ones(4, 3))
+F.embedding(t.tensor([0.0]), t.ones(4, 3))
+F.embedding(t.tensor([0.0]), t.ones(4, 3), max_norm=1.0)
+t.ones(2, 3).scatter_(0, t.zeros(4, 4, dtype=t.int64), t.ones(2, 3, dtype=t.int64))
+F.conv2d(t.ones(3, 3), t.ones(2, 3, 3))
+t.broadcast_shapes((2, 3), (3, 3))
+t.broadcast_shapes((0, 2), (3, 1))
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("call", MESSAGES)
+def test_messages_are_as_pytorchs(call: str) -> None:
+    theirs, ours = outcome(call, torch), outcome(call, flambeau)
+    assert (type(ours).__name__, str(ours)) == (type(theirs).__name__, str(theirs))

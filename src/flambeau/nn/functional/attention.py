@@ -8,6 +8,7 @@ from typing import Any
 
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import bfloat16, bool_, dtype, float16
+from flambeau.core.errors import argument_type
 from flambeau.core.flags import flags
 from flambeau.nn.functional import attention_choice as choice
 from flambeau.nn.functional.activation import require_tensor, softmax
@@ -132,7 +133,10 @@ def multi_head_attention_forward(
             "Need attn_mask if specifying the is_causal hint. You may use the Transformer module method "
             "`generate_square_subsequent_mask` to create this mask."
         )
-    is_causal = bool(is_causal) and padding is None and not need_weights
+    is_fused = padding is None and not need_weights
+    if is_fused and not isinstance(is_causal, bool):
+        raise TypeError(argument_type("scaled_dot_product_attention", "is_causal", 6, "bool", is_causal))
+    is_causal = bool(is_causal) and is_fused
     added = None if is_causal else canonical_mask(attn_mask, "attn_mask", None, "", query.dtype)
     _check_heads(query, key, value, embed_dim_to_check, num_heads, use_separate_proj_weight)
     weights = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else in_proj_weight

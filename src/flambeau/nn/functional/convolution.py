@@ -25,6 +25,7 @@ from flambeau.tensor.signatures import by_parser, signatures
 from flambeau.tensor.tensor import Tensor
 
 Ints = tuple[int, ...]
+_MOST = (1 << 31) - 1
 
 
 @by_parser
@@ -94,15 +95,18 @@ def ints(value: Any, ndim: int, name: str, argument: str) -> Ints:
 
 
 def _check_dims(x: Tensor, weight: Tensor, ndim: int, name: str) -> bool:
-    """Return True if the input is a batch. Raises RuntimeError where its dimensions do not fit."""
-    if weight.meta.ndim != ndim + 2:
-        raise RuntimeError(
-            f"weight should have at least three dimensions: {name} takes {ndim + 2}, got {list(weight.shape)}"
-        )
+    """Return True if the input is a batch. Raises RuntimeError where dimensions do not fit."""
     if x.meta.ndim not in (ndim + 1, ndim + 2):
         raise RuntimeError(
             f"Expected {ndim + 1}D (unbatched) or {ndim + 2}D (batched) input to {name}, but got input of size: "
             f"{list(x.shape)}"
+        )
+    if weight.meta.ndim < 3:
+        raise RuntimeError(f"weight should have at least three dimensions, but has {weight.meta.ndim}")
+    if weight.meta.ndim != ndim + 2:
+        raise RuntimeError(
+            f"Expected {ndim + 2}-dimensional weight of {name}, but got {weight.meta.ndim}-dimensional weight of size "
+            f"{list(weight.shape)} instead"
         )
     return x.meta.ndim == ndim + 2
 
@@ -113,8 +117,13 @@ def _geometry(stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Geome
 
 
 def _require_31_bits(how: Geometry) -> Geometry:
-    """Return a geometry if all its numbers fit in 31 bits, as cuDNN requires. Raises RuntimeError otherwise."""
-    if any(v >= 1 << 31 for v in (*how.stride, *how.padding, *how.dilation, *how.output_padding)):
+    """Return a geometry whose numbers fit in 31 bits, as cuDNN requires. Raises RuntimeError for larger ones.
+
+    Only the stride of windows may be larger: one window fits in each dimension, as with the largest number of 31 bits.
+    """
+    if not how.transposed and any(v > _MOST for v in how.stride):
+        how = how._replace(stride=tuple([min(v, _MOST) for v in how.stride]))
+    if any(v > _MOST for v in (*how.stride, *how.padding, *how.dilation, *how.output_padding)):
         raise RuntimeError(
             f"integer out of range: stride, padding and dilation have 31 bits, but are {how[:3]}"
         )
@@ -136,6 +145,7 @@ def _forward(ndim: int, name: str) -> Callable[..., Tensor]:
         require_tensor(input, name), require_tensor(weight, name, "weight", 2)
         steps, dilations = ints(stride, ndim, name, "stride"), ints(dilation, ndim, name, "dilation")
         if isinstance(padding, str):
+            _check_dims(input, weight, ndim, name)
             input, pads = _named_padding(input, weight, padding, steps, dilations, ndim)
         else:
             pads = ints(padding, ndim, name, "padding")
@@ -220,17 +230,15 @@ def _pair(value: Any, name: str) -> Ints:
 
 def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
     """Return the windows of (N, C, H, W) as columns (N, C * taps, windows)."""
-    how = Geometry(_pair(stride, "stride"), _pair(padding, "padding"), _pair(dilation, "dilation"))
+    kernel, how = _pair(kernel_size, "kernel_size"), _windows(stride, padding, dilation)
     if require_tensor(input, "im2col").dim() not in (3, 4):
         raise RuntimeError(
             "Expected 3D or 4D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions for "
             f"input, but got: {list(input.shape)}"
         )
-    _check_positive(how, _pair(kernel_size, "kernel_size"))
+    how = _check_positive(how, kernel)
     batched = input.dim() == 4
-    out = call(
-        ops.unfold, (input if batched else input.unsqueeze(0),), (_pair(kernel_size, "kernel_size"), how)
-    )
+    out = call(ops.unfold, (input if batched else input.unsqueeze(0),), (kernel, how))
     return out if batched else out.squeeze(0)
 
 
@@ -238,23 +246,29 @@ def fold(
     input: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
 ) -> Tensor:
     """Return columns (N, C * taps, windows) added up to (N, C, *output_size)."""
-    how = Geometry(_pair(stride, "stride"), _pair(padding, "padding"), _pair(dilation, "dilation"))
+    kernel, how = _pair(kernel_size, "kernel_size"), _windows(stride, padding, dilation)
+    size = _pair(output_size, "output_size")
     if require_tensor(input, "col2im").dim() not in (2, 3):
         raise RuntimeError(
             "Expected 2D or 3D (batch mode) tensor for input with possibly 0 batch size and non-zero dimensions for "
             f"input, but got: {list(input.shape)}"
         )
-    _check_positive(how, _pair(kernel_size, "kernel_size"))
+    how = _check_positive(how, kernel)
     batched = input.dim() == 3
-    sizes = (_pair(output_size, "output_size"), _pair(kernel_size, "kernel_size"), how)
-    out = call(ops.fold, (input if batched else input.unsqueeze(0),), sizes)
+    out = call(ops.fold, (input if batched else input.unsqueeze(0),), (size, kernel, how))
     return out if batched else out.squeeze(0)
 
 
-def _check_positive(how: Geometry, kernel: Ints) -> None:
-    _require_31_bits(how)
+def _windows(stride: Any, padding: Any, dilation: Any) -> Geometry:
+    return Geometry(_pair(stride, "stride"), _pair(padding, "padding"), _pair(dilation, "dilation"))
+
+
+def _check_positive(how: Geometry, kernel: Ints) -> Geometry:
+    """Return the geometry of windows with numbers of 31 bits. Raises RuntimeError for numbers that are too small."""
+    how = _require_31_bits(how)
     for name, values in (("kernel size", kernel), ("dilation", how.dilation), ("stride", how.stride)):
         if any(v <= 0 for v in values):
             raise RuntimeError(f"{name} should be greater than zero, but got {list(values)}")
     if any(p < 0 for p in how.padding):
         raise RuntimeError(f"padding should be non-negative, but got {list(how.padding)}")
+    return how

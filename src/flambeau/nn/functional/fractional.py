@@ -21,6 +21,40 @@ def _each(x: Any, ndim: int) -> tuple[Any, ...]:
     return tuple(x) if isinstance(x, list | tuple) else (x,) * ndim
 
 
+def _ratios(ratio: Any, ndim: int, name: str) -> tuple[Any, ...]:
+    """Return the ratio of each dimension. Raises ValueError for more ratios, IndexError for fewer."""
+    ratios = _each(ratio, ndim)
+    if len(ratios) > ndim:
+        raise ValueError(
+            f"{name} requires output_ratio to either be a single Int or tuple of Ints. Got {len(ratios)} for {ndim} "
+            "dimensions"
+        )
+    if len(ratios) < ndim:
+        raise IndexError(f"{name}: output_ratio is out of range: {len(ratios)} ratios for {ndim} dimensions")
+    return ratios
+
+
+def _check_samples(samples: Tensor, x: Tensor, ndim: int) -> None:
+    """Raise RuntimeError if samples do not fit a batch of inputs."""
+    if samples.dtype is not x.dtype:
+        raise RuntimeError(
+            f"Expect _random_samples to have the same dtype as input, got {samples.dtype} and {x.dtype}"
+        )
+    if samples.dim() != 3:
+        raise RuntimeError(f"Expect _random_samples to have 3 dimensions, got {samples.dim()}")
+    batch, channels, count = samples.shape
+    if batch < x.shape[0]:
+        raise RuntimeError(
+            f"Expect _random_samples.size(0) no less then input batch size, got {batch} for {x.shape[0]}"
+        )
+    if channels != x.shape[1]:
+        raise RuntimeError(
+            f"Expect _random_samples.size(1) equals to input channel size, got {channels} for {x.shape[1]}"
+        )
+    if count != ndim:
+        raise RuntimeError(f"Expect _random_samples.size(2) equals to {ndim}; got {count}.")
+
+
 def _starts(samples: Any, size: int, count: int, window: int) -> Any:
     """Return the start of each of `count` windows in a dimension of `size`, (N, C, count), from samples (N, C) in [0,
     1).
@@ -65,9 +99,8 @@ def _pool(
     batch = x if x.dim() == ndim + 2 else x.unsqueeze(0)
     sizes = tuple(batch.shape[2:])
     if output_size is None:
-        counts = tuple([int(n * r) for n, r in zip(sizes, _each(output_ratio, ndim), strict=True)])
-    else:
-        counts = ints_of(_each(output_size, ndim), name, "output_size", 3)
+        output_size = [int(n * r) for n, r in zip(sizes, _ratios(output_ratio, ndim, name), strict=True)]
+    counts = ints_of(_each(output_size, ndim), name, "output_size", 3)
     windows = ints_of(_each(kernel_size, ndim), name, "kernel_size", 2)
     if not all(batch.shape[1:]):
         raise RuntimeError(
@@ -79,15 +112,14 @@ def _pool(
                 f"{name}(): output_size must not be negative and kernel_size must be positive, but got output {axis} "
                 f"{count} and kernel {axis} {window}"
             )
-        if count + window - 1 > size:
+        if count + window > size + (ndim == 2):  # PyTorch leaves one place more in three dimensions
             raise RuntimeError(f"{name}(): pool {axis} {window} too large relative to input {axis} {size}")
     refuse_gradient(name, "random_samples", samples)
     if samples is None:
         samples = rand(*batch.shape[:2], ndim, dtype=x.dtype, device=x.device)
     order = (1, 0) if ndim == 2 else (0, 1, 2)  # the first sample places the width in two dimensions
-    if samples.dim() != 3:
-        raise RuntimeError(f"Expect _random_samples to have 3 dimensions, got {samples.dim()}")
-    drawn: Any = samples
+    _check_samples(samples, batch, ndim)
+    drawn: Any = samples[: batch.shape[0]]
     starts = [
         _starts(drawn[..., order[axis]], sizes[axis], counts[axis], windows[axis]) for axis in range(ndim)
     ]

@@ -380,7 +380,7 @@ def binary_cross_entropy(
     """Return the cross entropy of probabilities.
 
     Raises:
-        RuntimeError: For one outside [0, 1].
+        RuntimeError: For a probability or a target outside [0, 1].
         ValueError: If shapes differ.
     """
     mode = reduction_of(size_average, reduce, reduction)

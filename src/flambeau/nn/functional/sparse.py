@@ -44,9 +44,11 @@ def embedding(
         raise RuntimeError("'weight' must be 2-D")
     if padding_idx is not None:
         padding_idx = _padding_row(integer(padding_idx, "embedding", "padding_idx", 3), weight.shape[0])
-    _check_indices(require_tensor(input, "embedding", "indices", 2), "embedding")
+    require_tensor(input, "embedding", "indices", 2)
     if max_norm is not None:
+        _check_indices(input, "embedding_renorm_", 2)
         _shrink(weight, input, max_norm, norm_type)
+    _check_indices(input, "embedding")
     if interception.count and not sparse and dispatch.is_shown((input, weight)):
         return dispatch.compose("embedding", weight, input, padding_idx, scale_grad_by_freq)  # type: ignore[no-any-return]
     flat = input if input.meta.ndim == 1 else input.reshape(-1)
@@ -70,12 +72,20 @@ def _padding_of_bags(index: int, count: int) -> int:
     return index % count
 
 
-def _check_indices(x: Tensor, name: str) -> None:
+def _check_indices(x: Tensor, name: str, position: int = 1) -> None:
     if x.dtype not in (int32, int64):
         raise RuntimeError(
-            "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got "
-            f"{x.type()} instead (while checking arguments for {name})"
+            f"Expected tensor for argument #{position} 'indices' to have one of the following scalar types: Long, Int; "
+            f"but got {_type_of(x)} instead (while checking arguments for {name})"
         )
+
+
+def _type_of(x: Tensor) -> str:
+    """Return PyTorch's name of a tensor's type in errors: dtypes of its first versions have a legacy type."""
+    name = x.dtype.torch_name
+    if name in ("Float", "Double", "Half", "Long", "Int", "Short", "Char", "Byte"):
+        return str(x.type())
+    return f"{x.device.type.upper()}{name}Type"
 
 
 def _shrink(weight: Tensor, input: Tensor, max_norm: float, norm_type: float) -> None:
@@ -124,7 +134,7 @@ def embedding_bag(
     if not weight.dtype.is_floating_point:
         raise RuntimeError(
             "Expected tensor for argument #1 'weight' to have one of the following scalar types: Half, BFloat16, "
-            f"Float, Double; but got {weight.type()} instead (while checking arguments for embedding_bag)"
+            f"Float, Double; but got {_type_of(weight)} instead (while checking arguments for embedding_bag)"
         )
     if max_norm is not None:
         _shrink(weight, places, max_norm, norm_type)

@@ -187,12 +187,12 @@ def _scatter_rule(operands: Sequence[Operand], params: Params) -> Signature:
     dim = wrap_dim(dim, x.ndim)
     if index.dtype not in INDEX_TYPES:
         raise RuntimeError(f"{name}(): Expected dtype int32/int64 for index")
+    if isinstance(source, Meta) and source.dtype is not x.dtype:
+        raise RuntimeError(f"{name}(): Expected self.dtype to be equal to src.dtype")
     if index.numel:
         _check_grid(index, x, dim, "self", "self")
         if isinstance(source, Meta):
             _check_grid(index, source, dim, "src", "src", apart=False)
-    if isinstance(source, Meta) and source.dtype is not x.dtype:
-        raise RuntimeError(f"{name}(): Expected self.dtype to be equal to src.dtype")
     value = source if isinstance(source, Meta) else x.dtype
     return Signature((contiguous(x),), (x, index, value), (dim, how, include_self, fixed))
 

@@ -44,8 +44,9 @@ def _huber(x: Any, y: Any, delta: Any) -> Any:
 
 
 def _cross_entropy(x: Any, y: Any) -> Any:
-    if not ((x >= 0) & (x <= 1)).all():
-        raise RuntimeError("all elements of input should be between 0 and 1")
+    for name, values in (("input", x), ("target", y)):
+        if not ((values >= 0) & (values <= 1)).all():
+            raise RuntimeError(f"all elements of {name} should be between 0 and 1")
     least = x.dtype.type(-100)
     return (y - 1) * np.maximum(np.log1p(-x), least) - y * np.maximum(np.log(x), least)
 

@@ -13,7 +13,6 @@ the end.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -154,9 +153,6 @@ class Node:
 
     def square(self) -> Node:
         return self * self
-
-    def polygamma(self, n: int) -> Node:
-        return (-1) ** (n + 1) * math.factorial(n) * apply_operator(RECORDS["special_zeta"], n + 1, self)
 
     def div(self, other: Any, *, rounding_mode: str | None = None) -> Node:
         quotient = apply_operator(RECORDS["div"], self, other)
@@ -680,6 +676,8 @@ def _through(node: Applied, i: int, grad: Node) -> Node | None:
 
 
 def symbolic(record: Pointwise, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Node:
+    if record.static:
+        raise NotImplementedError(f"{record.name} has static parameters, which expressions lack")
     return apply_operator(record, *args)
 
 

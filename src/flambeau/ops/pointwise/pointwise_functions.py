@@ -19,7 +19,7 @@ from flambeau.driver.api import Launch
 from flambeau.ops.autocast_rules import FLOAT32_ON_CPU, FLOAT32_ON_CUDA, WIDEST_ON_CUDA
 from flambeau.ops.cache_blocks import choose, in_blocks
 from flambeau.ops.gradients import CONSTANT, conj, zeros
-from flambeau.ops.op import Derivative, Operand, overload_names
+from flambeau.ops.op import Derivative, Operand, overload_names, table
 from flambeau.ops.pointwise.dtype_promotion import (
     ALL,
     FLOAT_TO_REAL,
@@ -355,7 +355,7 @@ digamma = _special(
     "digamma",
     "The derivative of the logarithm of the gamma function.",
     stub="digamma",
-    derivative=Derivative(lambda grad, a: grad * a.polygamma(1)),
+    derivative=Derivative(lambda grad, a, call: grad * call(table["polygamma"], (a,), (1,))),
 )
 
 

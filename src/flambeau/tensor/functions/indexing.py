@@ -720,4 +720,4 @@ def scatter_reduce_(
     self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
     params = (dim, _reduction(reduce), include_self, "scatter")
-    return _in_place(scattering.scatter_reduce, self, (index, src), params)
+    return _in_place(scattering.scatter_reduce, self, (_grid_index(index), src), params)

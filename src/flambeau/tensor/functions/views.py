@@ -404,16 +404,39 @@ def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
 
 
 def _broadcast_shapes(*shapes: Any) -> Size:
-    """Return the shape that tensors of these shapes broadcast to."""
-    for shape in shapes:
-        if not isinstance(shape, (tuple, list)) and int_or_none(shape) is None:
-            raise RuntimeError(
-                f"Input shapes should be of type ints, a tuple of ints, or a list of ints, got {shape}"
-            )
-    sizes = [ints((s,), "broadcast_shapes", "shapes") for s in shapes]
-    if any(n < 0 for shape in sizes for n in shape):
-        raise ValueError("Attempting to broadcast a dimension with negative length!")
-    return Size(broadcast_shapes(sizes))
+    """Return the shape that tensors of these shapes broadcast to; None is no shape."""
+    sizes = [_sizes_of(shape) for shape in shapes if shape is not None]
+    common = [1] * max(map(len, sizes), default=0)
+    for at, shape in enumerate(sizes):
+        for i in range(-1, -1 - len(shape), -1):
+            if shape[i] in (1, common[i]):
+                continue
+            if common[i] != 1:
+                raise RuntimeError(
+                    f"Attempting to broadcast a dimension of length {shape[i]} at {i}! Mismatching argument at index "
+                    f"{at} had {shape}; but expected shape should be broadcastable to {common}"
+                )
+            if shape[i] < 0:
+                raise ValueError(
+                    f"Attempting to broadcast a dimension with negative length! Argument {at} is {shape}"
+                )
+            common[i] = shape[i]
+    return Size(common)
+
+
+def _sizes_of(shape: Any) -> tuple[int, ...]:
+    """Return a shape that is a sequence of ints, or one int. Raises RuntimeError, TypeError."""
+    if isinstance(shape, int):
+        return (int(shape),)
+    if not isinstance(shape, Sequence):
+        raise RuntimeError(
+            f"Input shapes should be of type ints, a tuple of ints, or a list of ints, got {shape}"
+        )
+    if any(isinstance(n, Tensor) for n in shape):
+        raise TypeError(
+            "broadcast_shapes(): argument 'shapes' must be tuple of ints, but found element of type Tensor"
+        )
+    return tuple(map(index, shape))
 
 
 alias("broadcast_shapes", _broadcast_shapes, as_method=False)
