@@ -16,7 +16,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -213,9 +213,15 @@ def execute(
 
 
 def emulated(
-    launch: Launch, inputs: Sequence[Any], tight: bool = False, order: int = 0, device: Device | None = None
+    launch: Launch,
+    inputs: Sequence[Any],
+    tight: bool = False,
+    order: int = 0,
+    device: Device | None = None,
+    into: Mapping[int, int] = {},
 ) -> list[np.ndarray[Any, Any]]:
     """The outputs of a launch. `inputs`: arrays of the launch's shapes, and scalars. order: how threads take turns.
+    into: the output that is written into the memory of the array.
 
     Raises AssertionError: memory around the operands was written, threads that wait for ever, a kernel's assertion.
     """
@@ -223,10 +229,13 @@ def emulated(
     metas = [x for x in launch.inputs if isinstance(x, Meta)]
     arrays = [x for x in inputs if isinstance(x, np.ndarray)]
     scalars = [x for x in inputs if not isinstance(x, np.ndarray)]
-    outputs = [Memory(_span(meta), tight) for meta in launch.outputs]
     sources = [_filled(a, meta, tight) for a, meta in zip(arrays, metas, strict=True)]
+    outputs = [
+        sources[into[k]] if k in into else Memory(_span(meta), tight) for k, meta in enumerate(launch.outputs)
+    ]
     memories = [*outputs, *sources]
-    before = [ctypes.string_at(m.ptr, m.nbytes) for m in sources]
+    kept = [m for at, m in enumerate(sources) if at not in into.values()]
+    before = [ctypes.string_at(m.ptr, m.nbytes) for m in kept]
     wire = [wire_format(x) for x in launch.inputs if not isinstance(x, Meta)]
     if launch.outputs and not any(meta.numel for meta in launch.outputs):
         return [np.zeros(meta.shape, meta.dtype.numpy) for meta in launch.outputs]
@@ -241,7 +250,7 @@ def emulated(
             execute(step.program, at, wire if step.scalars else (), scalars if step.scalars else (), order)
         assert work.is_whole(), "memory around the workspace was written"
     assert all(m.is_whole() for m in memories), "memory around an operand was written"
-    assert before == [ctypes.string_at(m.ptr, m.nbytes) for m in sources], "an input was written"
+    assert before == [ctypes.string_at(m.ptr, m.nbytes) for m in kept], "an input was written"
     assert not device.assertions.failed, device.assertions.failed
     return [
         np.array(array_at(m.ptr, meta.shape, meta.dtype.numpy, meta.byte_strides))

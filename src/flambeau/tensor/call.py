@@ -296,21 +296,34 @@ def _defer(
     if not collecting.is_collecting():
         launch_deferral.settle(f"{op.name} is called outside of the compiled function")
         return None
-    if plan.alone is None:
-        found = signature(op, args, params)
-        launch = Launch(op.kernel, found.outputs, found.inputs, found.params)
-        plan.alone = collecting.can_collect(launch, plan.context) and launch
-    if not isinstance(plan.alone, Launch) or plan.more_outputs:
+    launch = _launch_alone(plan, op, args, params)
+    if launch is None:
         launch_deferral.settle(f"{op.name} cannot be fused")
         return None
     node = None
     if tracked and mode.recording:
         node = begin_recording(plan.record_plan or _make_record_plan(plan, op, args, params), args)
-    result: Tensor = collecting.collect(plan.alone, plan, args)
+    result: Tensor = collecting.collect(launch, plan, args)
     if node is not None:
         launch_deferral.note_recording()
         finish_recording(node, (result,))
     return result
+
+
+def _launch_alone(plan: CallPlan, op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> Launch | None:
+    """Return the launch of a call whose kernel can be a part of a fused one, else None."""
+    if plan.alone is None:
+        found = signature(op, args, params)
+        launch = Launch(op.kernel, plan.outputs, found.inputs, found.params)
+        plan.alone = launch_deferral.collecting.can_collect(launch, plan.context) and launch
+    return plan.alone if isinstance(plan.alone, Launch) and not plan.more_outputs else None
+
+
+def _defer_into(plan: CallPlan, op: Op, target: Tensor, args: Sequence[Any], params: tuple[Any, ...]) -> bool:
+    """Return True if a call that writes into `target` is deferred. False: the caller settles and launches."""
+    collecting = launch_deferral.collecting
+    launch = _launch_alone(plan, op, args, params) if collecting.is_collecting() else None
+    return launch is not None and collecting.collect_into(launch, plan, args, target)
 
 
 def call_into(
@@ -384,7 +397,6 @@ def _call_into(
     op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...], resize: bool
 ) -> Any:
     """Run the slow path of `call_into`."""
-    launch_deferral.settle(f"{op.name} writes into memory")
     if interception.count:
         result = interception.intercept_into(op, outputs, args, params, resize)
         if result is not NotImplemented:
@@ -403,6 +415,7 @@ def _call_into(
     plan = plans.get((op, params, *metas, "into"))
     if plan is None:
         if layouts.any_sparse((*args, *outputs)):
+            launch_deferral.settle(f"{op.name} writes into a sparse tensor")
             return layouts.run_change(op, outputs, args, params, resize)
         if any(isinstance(p, Tensor) for p in params):
             return _call_into(op, outputs, args, _params_to_numbers(op, params), resize)
@@ -419,15 +432,23 @@ def _call_into(
             a = args[i]
             if a is not target and a.memory is target.memory:
                 _check_overlap(target, a)
-    stream = current.local.streams[plan.index]
-    for target in outputs:
-        target.memory.used_on(stream.handle)
-    _launch(plan, [t.ptr for t in outputs], args, stream)
+    if launch_deferral.open_regions and _defer_into(plan, op, outputs[0], args, params):
+        launch_deferral.note_recording(launch_deferral.has_recorded or node is not None)
+    else:
+        _launch_into(plan, op, outputs, args)
     for target in outputs:
         target.counter.version += 1
     if node is not None:
         finish_in_place(node, args, outputs[0])
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _launch_into(plan: CallPlan, op: Op, outputs: Sequence[Tensor], args: Sequence[Any]) -> None:
+    launch_deferral.settle(f"{op.name} writes into memory")
+    stream = current.local.streams[plan.index]
+    for target in outputs:
+        target.memory.used_on(stream.handle)
+    _launch(plan, [t.ptr for t in outputs], args, stream)
 
 
 def _refuse_written(op: Op, outputs: Sequence[Tensor], args: Sequence[Any]) -> None:

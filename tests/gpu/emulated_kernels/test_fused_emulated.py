@@ -158,3 +158,17 @@ def test_gelu_chain_equals_separate_kernels(kind: str) -> None:
     chain.run(table["mul"], tanh, 1, **one)
     chain.check([len(chain.steps) - 1])
     chain.check(list(range(len(chain.steps))), tight=True)
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_output_may_overwrite_an_input(at: int) -> None:
+    arrays = layouts(flambeau.float32, at)[at]
+    chain = random_chain(random.Random(f"into {at}"), arrays, 7, of_layout)
+    chain.run(table["add"], 0, -1, alone=of_layout)
+    last = chain.steps.pop()
+    into = last.launch.with_(outputs=(chain.metas[0],))
+    steps = [*chain.steps, FusedStep(into, last.sources)]
+    launch = fuse(steps, chain.inputs, [len(steps) - 1], into.outputs).with_(capability=(9, 0))
+    place = [x for x in chain.inputs if isinstance(x, Meta)].index(chain.metas[0])
+    (got,) = emulated.emulated(launch, chain.values, into={0: place}, tight=bool(at % 2))
+    same_bits(got, chain.results[-1], launch.kernel.name)

@@ -92,7 +92,7 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Ten
         dispatch.show("copy_", self, src, non_blocking)
     elif self.meta.sparse or src.meta.sparse:
         layouts.find("copy_")(self, src)
-    elif self.ptr != src.ptr or self.meta is not src.meta:
+    elif self.meta is not src.meta or self.memory is not src.memory or self.ptr != src.ptr:
         write(self, src, non_blocking)
     self.counter.version += 1
     if node is not None:

@@ -80,18 +80,41 @@ def is_collecting() -> bool:
 
 def collect(launch: Launch, plan: Any, args: Sequence[Any]) -> Tensor:
     """Defer a call and return its result, which has no memory yet."""
-    numbers = [send(args[i]) for i, send in plan.scalars] if plan.scalars else ()
-    stream = current.local.streams[plan.index]
+    numbers = _numbers(plan, args)
     with launch_deferral.lock:
-        group: Any = launch_deferral.pending
-        if group is not None and (why := group.accepts(plan.context, stream, plan.output.shape)):
-            launch_deferral.settle(why)
-            group = None
-        if group is None:
-            settling_driver.install()
-            group = PendingGroup(plan.context, stream, plan.output.shape)
-            launch_deferral.replace(group)
+        group = _group_of(launch, plan, args, None)
         return group.add(launch, plan, args, numbers, caller() if group.asks_sites else None)
+
+
+def collect_into(launch: Launch, plan: Any, args: Sequence[Any], target: Tensor) -> bool:
+    """Defer a call that writes into `target`. Return False if it also reads that memory in another layout."""
+    numbers = _numbers(plan, args)
+    with launch_deferral.lock:
+        group = _group_of(launch, plan, args, target)
+        if group.conflicts(launch, args, target):  # a new group, so the conflict is within the call
+            return False
+        group.add_into(launch, plan, args, numbers, caller() if group.asks_sites else None, target)
+    return True
+
+
+def _numbers(plan: Any, args: Sequence[Any]) -> Sequence[Any]:
+    """Return the operands that are passed by value."""
+    return [send(args[i]) for i, send in plan.scalars] if plan.scalars else ()
+
+
+def _group_of(launch: Launch, plan: Any, args: Sequence[Any], target: Tensor | None) -> PendingGroup:
+    """Return the group that a call belongs to: the pending one, or a new one."""
+    stream = current.local.streams[plan.index]
+    group: Any = launch_deferral.pending
+    if group is not None:
+        why = group.accepts(plan.context, stream, plan.output.shape) or group.conflicts(launch, args, target)
+        if not why:
+            return group
+        launch_deferral.settle(why)
+    settling_driver.install()
+    group = PendingGroup(plan.context, stream, plan.output.shape)
+    launch_deferral.replace(group)
+    return group
 
 
 launch_deferral.collecting = sys.modules[__name__]

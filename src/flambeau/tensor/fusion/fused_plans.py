@@ -43,12 +43,14 @@ class FusedCall(NamedTuple):
 
     Attributes:
         launch: What launches it.
+        stored: The calls whose results it stores, in the order of its outputs.
         tensors: The inputs of the group that it reads from memory.
         numbers: The inputs that are passed by value.
         last: The last call that it computes, at whose line it is launched.
     """
 
     launch: Launcher
+    stored: tuple[int, ...]
     tensors: tuple[int, ...]
     numbers: tuple[int, ...]
     last: int

@@ -9,12 +9,20 @@ Why: The memory that a program needs must not grow because it is compiled.
 Consequences: `_peak` computes a lower bound of what eager code had allocated. It holds because an allocation without a
 launch (`torch.empty`) settles: each input existed when the first call was made. If the program holds all inputs, both
 need the same memory, so a group that was fused before is launched without an analysis.
+
+# Note [Writes in a group]
+Problem: In-place operators overwrite memory that other calls of the group read.
+Rule: A later call that reads the same elements in the same layout reads the result of the write. A group accesses
+written memory in one layout only; another access issues the group first. The kernel stores the last write.
+Why: Each thread of the kernel then reads an element before it writes it, and no other thread accesses that element.
+Consequences: Writes into memory that exists are always needed. A result that is overwritten while it is pending keeps
+its memory, which all writes share, and only its last value is stored.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from sys import getrefcount
 from typing import Any, NamedTuple
 
@@ -31,7 +39,7 @@ from flambeau.tensor.tensor import Tensor, make_deferred
 
 _MOST_CALLS, _MOST_INPUTS = 32, 16  # of a group, which bounds the parameters and registers of a kernel
 _UNIT = 512  # bytes to which the allocator rounds
-_HELD = 3  # references to a storage in `_is_dead` that are not the program's
+_HELD = 3  # references to a storage in `dead_storages` that are not the program's
 
 
 class GroupInput(NamedTuple):
@@ -40,6 +48,10 @@ class GroupInput(NamedTuple):
     operand: Any  # Meta, or the dtype of the number
     storage: Storage | None
     value: Any  # address or number
+
+
+def _no_storage() -> None:
+    """Return None as a dead weak reference does: nothing refers to the result of a call."""
 
 
 class PendingCall:
@@ -51,19 +63,22 @@ class PendingCall:
         plan: The plan of the call, which launches it alone.
         position: Its place in the group.
         sources: For each input, the number of an input of the group, or -1 - k for the result of call k.
-        storage: A weak reference to the storage of the result.
+        target: The memory that receives the result: the number of an input, or -1 - k for the memory of call k.
+        storage: A weak reference to the storage whose contents the result is; not one that exists already.
         site: Where the program made the call; None if nothing asks for it.
     """
 
-    __slots__ = ("group", "launch", "plan", "position", "site", "sources", "storage")
+    __slots__ = ("group", "launch", "plan", "position", "site", "sources", "storage", "target")
 
-    storage: weakref.ref[DeferredStorage]
+    storage: Callable[[], DeferredStorage | None]
 
     def __init__(
         self, group: PendingGroup, launch: Launch, plan: Any, sources: tuple[int, ...], site: Any
     ) -> None:
         self.group, self.launch, self.plan, self.sources, self.site = group, launch, plan, sources, site
         self.position = len(group.calls)
+        self.target = -1 - self.position
+        self.storage = _no_storage
 
     def issue(self, memory: DeferredStorage) -> None:
         """Issue the group, because something reads the result's address. Raises what made an earlier attempt fail."""
@@ -86,6 +101,7 @@ class PendingGroup:
         is_logged: True if the log of groups is on.
         asks_sites: True if somebody asks where the program made the calls.
         calls, inputs: The calls, and the operands that exist already. Empty once the group is issued.
+        writers: The number of an input that is overwritten -> the position of the last call that does it.
         failure: The error of the attempt to issue it.
     """
 
@@ -93,6 +109,7 @@ class PendingGroup:
         self.context, self.stream, self.shape = context, stream, shape
         self.calls: list[PendingCall] = []
         self.inputs: list[GroupInput] = []
+        self.writers: dict[int, int] = {}
         self.failure: BaseException | None = None
         self.is_logged = fusion_log.is_on()
         self.asks_sites = self.is_logged or context.driver.runs_bodies
@@ -109,10 +126,66 @@ class PendingGroup:
             return "the group is full"
         return ""
 
+    def conflicts(self, launch: Launch, args: Sequence[Any], target: Tensor | None) -> str:
+        """Return "" unless a call would break the rule of Note [Writes in a group], else why it does."""
+        if target is None and not self.writers:
+            return ""
+        reads = {
+            (a.ptr, x)
+            for x, a in zip(launch.inputs, args, strict=True)
+            if isinstance(x, Meta) and not self._computes(a.memory)
+        }
+        if any(_overlaps(reads, self._operand(place)) for place in self.writers):
+            return "the next call reads what the group writes in another layout"
+        if target is not None and not self._computes(target.memory):
+            accesses = reads.union(
+                [self._operand(k) for k, x in enumerate(self.inputs) if x.storage is not None]
+            )
+            if _overlaps(accesses, (target.ptr, target.meta)):
+                return "the next call writes what the group reads in another layout"
+        return ""
+
+    def _computes(self, memory: Storage) -> bool:
+        """Return True if a call of this group computes the contents of a storage."""
+        return is_pending(memory) and memory.call.group is self
+
+    def _operand(self, place: int) -> tuple[int, Meta]:
+        operand = self.inputs[place]
+        return operand.value, operand.operand
+
     def add(
         self, launch: Launch, plan: Any, args: Sequence[Any], numbers: Sequence[Any], site: Site | None
     ) -> Tensor:
         """Add a call and return the tensor of its result. `numbers` are the operands passed by value."""
+        call = self._append(launch, plan, args, numbers, site)
+        memory = defer_storage(call, plan.nbytes, self.context, self.stream.handle)
+        call.storage = weakref.ref(memory)
+        return make_deferred(memory, plan.output)
+
+    def add_into(
+        self,
+        launch: Launch,
+        plan: Any,
+        args: Sequence[Any],
+        numbers: Sequence[Any],
+        site: Site | None,
+        target: Tensor,
+    ) -> None:
+        """Add a call that writes into `target`. See Note [Writes in a group]."""
+        call = self._append(launch, plan, args, numbers, site)
+        memory = target.memory
+        if self._computes(memory):
+            assert isinstance(memory, DeferredStorage)
+            former = memory.call
+            call.target, call.storage, memory.call = former.target, former.storage, call
+            former.storage = _no_storage
+        else:
+            call.target = self._place(target.ptr, target.meta, memory)
+            self.writers[call.target] = call.position
+
+    def _append(
+        self, launch: Launch, plan: Any, args: Sequence[Any], numbers: Sequence[Any], site: Site | None
+    ) -> PendingCall:
         if numbers:
             values = iter(numbers)
             operands = zip(launch.inputs, args, strict=True)
@@ -126,10 +199,8 @@ class PendingGroup:
             sources = tuple(map(self._source, launch.inputs, args))
         call = PendingCall(self, launch, plan, sources, site)
         self.calls.append(call)
-        memory = defer_storage(call, plan.nbytes, self.context, self.stream.handle)
-        call.storage = weakref.ref(memory)
         self.stream.queue.busy = True
-        return make_deferred(memory, plan.output)
+        return call
 
     def _source_of(self, dtype: Any, number: Any) -> int:
         """Add an operand that is passed by value, and return its number."""
@@ -137,16 +208,20 @@ class PendingGroup:
         return len(self.inputs) - 1
 
     def _source(self, operand: Any, arg: Any) -> int:
-        """Return the number of a tensor; add it to the inputs if it is new."""
+        """Return the value of a tensor as in `PendingCall.sources`."""
         memory = arg.memory
         if is_pending(memory) and memory.call.group is self:
             position: int = memory.call.position
             return -1 - position
-        key = (arg.ptr, operand)
-        place = self._places.get(key)
+        place = self._place(arg.ptr, operand, memory)
+        return -1 - self.writers[place] if place in self.writers else place
+
+    def _place(self, ptr: int, operand: Meta, memory: Storage) -> int:
+        """Return the number of a tensor that exists; add it to the inputs if it is new."""
+        place = self._places.get((ptr, operand))
         if place is None:
-            place = self._places[key] = len(self.inputs)
-            self.inputs.append(GroupInput(operand, memory, arg.ptr))
+            place = self._places[ptr, operand] = len(self.inputs)
+            self.inputs.append(GroupInput(operand, memory, ptr))
             self._storages[id(memory)] = memory
         return place
 
@@ -162,6 +237,7 @@ class PendingGroup:
             raise
         finally:
             self.calls, self.inputs, self._storages = [], [], {}  # no reference cycle delays freeing memory
+            self.writers = {}
 
     def _issue(self, live: dict[int, DeferredStorage], why: str) -> None:
         handle = self.stream.handle
@@ -180,8 +256,8 @@ class PendingGroup:
 
         The plans determine the launches, and with the sources the operands and which of them are equal.
         """
-        plans, sources = [c.plan for c in self.calls], [c.sources for c in self.calls]
-        return self.context, tuple(plans), tuple(sources), tuple(live)
+        plans, uses = [c.plan for c in self.calls], [(c.sources, c.target) for c in self.calls]
+        return self.context, tuple(plans), tuple(uses), tuple(live)
 
     def _issue_anew(self, needed: _Needed, key: tuple[Any, ...], why: str) -> None:
         """Analyze a group and launch it. What is fused is remembered."""
@@ -200,53 +276,70 @@ class PendingGroup:
 
     def _launch_fused(self, fused: FusedCall, live: dict[int, DeferredStorage]) -> None:
         context, stream, calls, inputs = self.context, self.stream, self.calls, self.inputs
-        blocks: list[Any] = []
+        blocks: dict[int, Any] = {}
+        ptrs: list[int] = []
         try:
-            for k in live:
-                plan = calls[k].plan
-                blocks.append(plan.allocate(plan.nbytes, stream))
-            ptrs = [block.ptr for block in blocks] + [inputs[k].value for k in fused.tensors]
+            for k in fused.stored:
+                target = calls[k].target
+                if target < 0:
+                    plan = calls[-1 - target].plan
+                    block = blocks[k] = plan.allocate(plan.nbytes, stream)
+                    ptrs.append(block.ptr)
+                else:
+                    ptrs.append(inputs[target].value)
+            ptrs += [inputs[k].value for k in fused.tensors]
             scalars = [inputs[k].value for k in fused.numbers]
             run_at(calls[fused.last].site, fused.launch, ptrs, scalars, stream.handle)
         except BaseException:
-            for block in blocks:
+            for block in blocks.values():
                 context.allocator.free(block)
             raise
-        for memory, block in zip(live.values(), blocks, strict=True):
-            memory.receive(block)
+        for k, memory in live.items():
+            memory.receive(blocks[k])
 
     def _launch_each(self, needed: _Needed) -> None:
         """Launch the calls one after the other. Memory is freed after its last use."""
-        blocks: dict[int, Any] = {}
+        blocks: dict[int, Any] = {}  # call's target -> block
+        live = {self.calls[k].target: memory for k, memory in needed.live.items()}
         try:
             for k in needed.order:
                 call = self.calls[k]
-                blocks[k] = block = call.plan.allocate(call.plan.nbytes, self.stream)
+                if call.target < 0 and call.target not in blocks:
+                    plan = self.calls[-1 - call.target].plan
+                    blocks[call.target] = plan.allocate(plan.nbytes, self.stream)
                 operands = list(zip(call.launch.inputs, call.sources, strict=True))
-                ptrs = [block.ptr, *[self._address(blocks, s) for x, s in operands if isinstance(x, Meta)]]
+                places = [call.target, *[self.memory_of(s) for x, s in operands if isinstance(x, Meta)]]
+                ptrs = [self.inputs[m].value if m >= 0 else blocks[m].ptr for m in places]
                 scalars = [self.inputs[s].value for x, s in operands if not isinstance(x, Meta)]
                 run_at(call.site, call.plan.launch, ptrs, scalars, self.stream.handle)
                 if k in needed.live:
-                    needed.live[k].receive(blocks[k])
-                self._free_after(needed, k, blocks)
+                    needed.live[k].receive(blocks[call.target])
+                self._free_after(needed, k, blocks, live)
         except BaseException:
-            for k, block in blocks.items():
-                if k not in needed.live or is_pending(needed.live[k]):
+            for target, block in blocks.items():
+                if target not in live or is_pending(live[target]):
                     self.context.allocator.free(block)
             raise
 
-    def _address(self, blocks: dict[int, Any], source: int) -> int:
-        address: int = self.inputs[source].value if source >= 0 else blocks[-1 - source].ptr
-        return address
+    def memory_of(self, source: int) -> int:
+        """Return where a value is in memory when calls are launched one by one, as in `PendingCall.target`."""
+        return source if source >= 0 else self.calls[-1 - source].target
 
-    def _free_after(self, needed: _Needed, k: int, blocks: dict[int, Any]) -> None:
+    def accesses(self, k: int) -> list[int]:
+        """Return the memory that call `k` accesses when it is launched alone, as in `PendingCall.target`."""
+        call = self.calls[k]
+        return list(dict.fromkeys([*map(self.memory_of, call.sources), call.target]))
+
+    def _free_after(
+        self, needed: _Needed, k: int, blocks: dict[int, Any], live: dict[int, DeferredStorage]
+    ) -> None:
         """Free what call `k` is the last to use."""
-        for source in needed.last_uses(k):
-            if source < 0:
-                if -1 - source not in needed.live:
-                    self.context.allocator.free(blocks.pop(-1 - source))
-            elif (storage := self.inputs[source].storage) is not None:
-                self.inputs[source] = self.inputs[source]._replace(storage=None)
+        for memory in needed.last_accesses(k):
+            if memory < 0:
+                if memory not in live:
+                    self.context.allocator.free(blocks.pop(memory))
+            elif (storage := self.inputs[memory].storage) is not None:
+                self.inputs[memory] = self.inputs[memory]._replace(storage=None)
                 if not any(x.storage is storage for x in self.inputs):
                     del self._storages[id(storage)]
 
@@ -260,7 +353,7 @@ class PendingGroup:
 
 
 class _Needed:
-    """The calls of a group that live results depend on.
+    """The calls of a group that live results and written memory depend on.
 
     Attributes:
         live: Position of a call -> the storage of its result, which something refers to.
@@ -271,18 +364,20 @@ class _Needed:
 
     def __init__(self, group: PendingGroup, live: dict[int, DeferredStorage]) -> None:
         self.group, self.live = group, live
-        used = set(live)
+        self.stored = sorted({*live, *group.writers.values()})
+        used = set(self.stored)
         for k in range(len(group.calls) - 1, -1, -1):
             if k in used:
                 used.update([-1 - s for s in group.calls[k].sources if s < 0])
-        self.order, self.stored = sorted(used), sorted(live)
+        self.order = sorted(used)
         sources = [s for k in self.order for s in group.calls[k].sources]
         self.inputs = sorted({s for s in sources if s >= 0})
-        self._last = {s: k for k in self.order for s in group.calls[k].sources}
+        self._last_read = {s: k for k in self.order for s in group.calls[k].sources}
+        self._last_access = {memory: k for k in self.order for memory in group.accesses(k)}
 
-    def last_uses(self, k: int) -> list[int]:
-        """Return the sources that call `k` is the last to read."""
-        return [s for s in dict.fromkeys(self.group.calls[k].sources) if self._last[s] == k]
+    def last_accesses(self, k: int) -> list[int]:
+        """Return the memory that call `k` is the last to access."""
+        return [memory for memory in self.group.accesses(k) if self._last_access[memory] == k]
 
     def sites(self) -> list[Site | None]:
         return [self.group.calls[k].site for k in self.order]
@@ -304,14 +399,16 @@ class _Needed:
         inputs = self.group.inputs
         tensors = tuple([k for k in self.inputs if inputs[k].storage is not None])
         numbers = tuple([k for k in self.inputs if inputs[k].storage is None])
-        return FusedCall(launcher, tensors, numbers, self.order[-1])
+        return FusedCall(launcher, tuple(self.stored), tensors, numbers, self.order[-1])
 
     def fused_nbytes(self) -> int:
-        """Return the bytes of the inputs and of the stored results, which a fused kernel needs together."""
-        return self.group.nbytes_of_inputs() + sum([self._nbytes(k) for k in self.stored])
+        """Return the bytes of the inputs and of the new results, which a fused kernel needs together."""
+        return self.group.nbytes_of_inputs() + self._nbytes(self.live)
 
-    def _nbytes(self, k: int) -> int:
-        return _round_up(self.group.calls[k].plan.nbytes)
+    def _nbytes(self, calls: Iterable[int]) -> int:
+        """Return the bytes of the memory that these calls write, without that of the inputs."""
+        targets = {self.group.calls[k].target for k in calls}
+        return sum([_round_up(self.group.calls[-1 - t].plan.nbytes) for t in targets if t < 0])
 
     def peak(self) -> int:
         """Return the bytes that eager code had allocated at least at one of the calls. See Note [Issuing a group]."""
@@ -319,21 +416,27 @@ class _Needed:
         dead = {id(s): s for s in group.dead_storages()}
         total = group.nbytes_of_inputs()
         if not dead:
-            return total + sum([self._nbytes(k) for k in self.stored])
+            return total + self._nbytes(self.live)
         last_of_storage = dict.fromkeys(dead, -1)
-        for k, call in enumerate(group.calls):
-            for s in call.sources:
-                if s >= 0 and id(group.inputs[s].storage) in dead:
-                    last_of_storage[id(group.inputs[s].storage)] = k
+        for k in range(len(group.calls)):
+            for memory in group.accesses(k):
+                if memory >= 0 and id(group.inputs[memory].storage) in dead:
+                    last_of_storage[id(group.inputs[memory].storage)] = k
         return max(self._eager_nbytes(total, dead, last_of_storage))
 
     def _eager_nbytes(self, total: int, dead: dict[int, Storage], last: dict[int, int]) -> Iterator[int]:
         """Yield the bytes that eager code had allocated at least, at each call."""
-        calls = self.group.calls
-        for k in range(len(calls)):
+        for k in range(len(self.group.calls)):
             freed = sum([_round_up(s.nbytes) for key, s in dead.items() if last[key] < k])
-            used_later = [j for j in self.order if self._last.get(-1 - j, j) >= k or j in self.live]
-            yield total - freed + sum([self._nbytes(j) for j in used_later if j <= k])
+            used_later = [j for j in self.order if self._last_read.get(-1 - j, j) >= k or j in self.live]
+            yield total - freed + self._nbytes([j for j in used_later if j <= k])
+
+
+def _overlaps(operands: Iterable[tuple[int, Meta]], with_: tuple[int, Meta]) -> bool:
+    """Return True if an operand shares memory with another one, and is not the same elements in the same layout."""
+    start, meta = with_
+    end = start + meta.span
+    return any(ptr < end and start < ptr + x.span and (ptr, x) != with_ for ptr, x in operands)
 
 
 def _round_up(nbytes: int) -> int:
