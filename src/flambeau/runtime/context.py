@@ -74,7 +74,8 @@ class Context:
         # time of recorded events; simulated on virtual GPUs
         self.clock: Callable[[], int] = time.monotonic_ns
         self.closed = False
-        self.policy: Any = None  # how random kernels deal draws on this device, once one asks
+        # the distribution of random numbers over threads on this device; None until a random kernel runs
+        self.policy: Any = None
         self.dead_streams: list[int] = []  # handles to destroy, see Note [Dead streams]
 
     def synchronize(self) -> None:
@@ -84,7 +85,7 @@ class Context:
         self.orders.device_wait(self.index, tick)
 
     def rest(self, why: str) -> None:
-        """Suspend the context: each use raises RuntimeError with `why`; destructors still free memory."""
+        """Suspend the context: each use raises RuntimeError with the message `why`; destructors still free memory."""
         self.driver = cast(Driver, _Refusing(why))
 
     def resume(self) -> None:
@@ -92,7 +93,9 @@ class Context:
         self.driver = self.backing
 
     def close(self, why: str) -> None:
-        """Close the context: each later use raises RuntimeError with `why`, and destructors free nothing."""
+        """Close the context: each later use raises RuntimeError with the message `why`. Destructors then free
+        nothing.
+        """
         self.closed = True
         self.driver = self.backing = cast(Driver, _Refusing(why))
         self.allocator = _ClosedAllocator(why)

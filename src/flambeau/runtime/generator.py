@@ -87,7 +87,7 @@ class Generator:
         return self.philox.seed if self.engine is None else self.engine.seed
 
     def get_offset(self) -> int:
-        """Return how many numbers of each subsequence are used up; CUDA generators.
+        """Return the number of random numbers used up in each subsequence of a CUDA generator's Philox counter.
 
         Raises:
             RuntimeError: If the CPU's has none.
@@ -113,7 +113,7 @@ class Generator:
         return self
 
     def reserve(self, increment: int) -> tuple[int, int]:
-        """Return (seed, offset) for a kernel that uses `increment` numbers of each subsequence; CUDA generators.
+        """Return (seed, offset) for a kernel that uses `increment` numbers of each subsequence, and advance the offset.
 
         In a capture they stand for the numbers of each launch: see Note [Random numbers of graphs].
         """
@@ -228,7 +228,7 @@ def _of_state(where: device, philox: Philox) -> Generator:
 
 
 def reserve(philox: Philox, where: device, increment: int) -> tuple[int, int]:
-    """Return `Generator.reserve` of a state, by the current stream of a device."""
+    """Return (seed, offset) for a kernel: from a graph's draws if the device's current stream is captured."""
     draws = draws_on(where)
     return philox.take(increment) if draws is None else draws.take(philox, increment)
 
@@ -237,7 +237,7 @@ _captures: list[Draws] = []  # captures under way, the latest last
 
 
 def begin_capture() -> Draws:
-    """Begin to assign to a graph's capture the draws of the streams that it records, until `end_capture`."""
+    """Assign the draws of the recorded streams to a graph's capture from now on, until `end_capture`."""
     draws = Draws()
     _captures.append(draws)
     return draws
@@ -249,7 +249,7 @@ def end_capture(draws: Draws) -> None:
 
 
 def draws_on(where: device) -> Draws | None:
-    """Return the draws of the graph that the current stream of a CUDA device is captured into; None without one.
+    """Return the draws of the graph that a CUDA device's current stream is captured into; None without a capture.
 
     If there are several captures, this is the one that the calling thread began.
     """
@@ -340,7 +340,7 @@ class Defaults:
         self.seed = seed
 
     def copy(self) -> Defaults:
-        """Return independent generators that will draw the same numbers."""
+        """Return generators with a copy of the state: they draw the same numbers independently."""
         cuda = {context: _of_state(made.device, made.philox.copy()) for context, made in self.cuda.items()}
         return Defaults(self.cpu.copy(), cuda, dict(self.early), self.seed)
 

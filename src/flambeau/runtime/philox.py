@@ -36,31 +36,31 @@ class Philox:
         return self.seed, offset
 
     def copy(self) -> Philox:
-        """Return an independent generator state that will give the same numbers."""
+        """Return a separate state that continues with the same numbers."""
         return Philox(self.seed, self.offset)
 
 
 class Draws:
-    """The random states, and the amounts of each, that a capture has drawn from since it began."""
+    """The random states from which a graph capture has drawn, with the amount of numbers drawn from each."""
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
         self._offsets: dict[Philox, int] = {}  # state -> offset, in the order of the states' numbers
 
     def take(self, state: Philox, increment: int) -> tuple[int, int]:
-        """Return (the state's number, offset since the capture began) for a kernel, as `Philox.take`."""
+        """Return (the state's number, offset since the capture began) for a kernel, and advance the offset."""
         offset = self.offset(state)
         self._offsets[state] = offset + _rounded(increment)
         return list(self._offsets).index(state), offset
 
     def offset(self, state: Philox) -> int:
-        """Return how much was drawn of a state."""
+        """Return the amount drawn from a state since the capture began."""
         return self._offsets.setdefault(state, 0)
 
     def set_offset(self, state: Philox, offset: int) -> None:
-        """Draw again, or draw on, from an offset since the capture began."""
+        """Set the amount drawn from a state since the capture began."""
         self._offsets[state] = offset
 
     def totals(self) -> list[tuple[Philox, int]]:
-        """Return how much each launch takes of each state, by the states' numbers."""
+        """Return the amounts that each launch of the graph draws from its states, in the order of their numbers."""
         return list(self._offsets.items())

@@ -48,7 +48,7 @@ def _open_host() -> Context:
 
 host: Context = _open_host()
 _host_driver = host.driver
-_at_rest = current.Selection([host.default_stream])  # while no device is open
+_at_rest = current.Selection([host.default_stream])  # the selection while no device is open
 _closed_subscribers: list[Callable[[], None]] = []
 _watchers: list[Watcher] = []
 _lock = threading.RLock()
@@ -56,11 +56,11 @@ _machine: Machine | None = None
 _meta: Context | None = None  # the meta device, once it is used
 _contexts: list[Context] = []  # contexts of the machine in use, once it is initialized
 _forked = False  # this process was forked from one whose machine was initialized
-_warned = False  # that CUDA_VISIBLE_DEVICES changed
+_warned = False  # True after the warning that CUDA_VISIBLE_DEVICES changed
 
 
 def _open_meta() -> Context:
-    """Open the meta device. It stands in the CPU's place among the streams, because nothing is enqueued on it."""
+    """Open the meta device. It uses the CPU's stream, because no work is ever enqueued on it."""
     global _meta
     with _lock:
         if _meta is None:
@@ -113,7 +113,7 @@ def on_close(closed: Callable[[], None]) -> None:
 
 
 def init() -> None:
-    """Initialize CUDA: open the machine and make its contexts. Does nothing if that is done.
+    """Initialize CUDA: open the machine and create its contexts. Does nothing if CUDA is initialized.
 
     Raises:
         RuntimeError: If there is not a GPU, or this is a fork of an initialized process.
@@ -142,7 +142,7 @@ def watch(watcher: Watcher) -> None:
 
 
 def unwatch(watcher: Watcher) -> None:
-    """Undo `watch`: the machines that are open are no longer reported either."""
+    """Undo `watch`: `watcher` receives no further calls, not even for machines that are open."""
     _watchers.remove(watcher)
 
 
@@ -150,7 +150,9 @@ def close_all() -> list[Exception]:
     """Finish and close every machine. Returns the errors of work that no call has reported."""
     problems: list[Exception] = []
     with _lock:
-        while _machine is not None and not _machine.closed:  # a fork's copies are closed, and stay
+        while (
+            _machine is not None and not _machine.closed
+        ):  # the machines that a forked child inherited stay open here
             problems += _close(_machine)
     return problems
 
@@ -169,7 +171,9 @@ def pinned() -> PinnedAllocator:
 
 
 def host_pinned(ptr: int, nbytes: int) -> bool:
-    """Return True if there are bytes and all are page-locked for the machine in use, which must be initialized."""
+    """Return True if the machine in use has page-locked all of these bytes, and there are any. Requires an initialized
+    machine.
+    """
     return bool(_contexts) and _contexts[0].driver.host_pinned(ptr, nbytes)
 
 
@@ -179,7 +183,7 @@ def is_initialized() -> bool:
 
 
 def device_count() -> int:
-    """Return how many CUDA devices are visible. Makes no context.
+    """Return the number of visible CUDA devices. Creates no context.
 
     Raises:
         ValueError: For a malformed environment variable.
@@ -190,7 +194,7 @@ def device_count() -> int:
 
 
 def is_available() -> bool:
-    """Return True if there is a CUDA device. Never raises: a malformed variable is warned of and means False."""
+    """Return True if there is a CUDA device. Never raises: a malformed variable leads to a warning and False."""
     try:
         return device_count() > 0
     except (ValueError, RuntimeError, OSError) as error:
@@ -205,13 +209,13 @@ def is_virtual() -> bool:
 
 
 def contexts() -> list[Context]:
-    """Return the contexts of the CUDA devices, initialized."""
+    """Return the contexts of the CUDA devices, which are initialized if necessary."""
     init()
     return list(_contexts)
 
 
 def accelerator() -> Driver:
-    """Return the driver of the CUDA devices, initialized."""
+    """Return the driver of the CUDA devices, which are initialized if necessary."""
     init()
     return _contexts[0].driver
 
@@ -222,7 +226,7 @@ def is_forked() -> bool:
 
 
 def wish() -> configuration.Settings:
-    """Return the settings of the machine in use, or those of the environment. Initializes nothing."""
+    """Return the settings of the machine in use, or those of the environment. Does not initialize CUDA."""
     machine = _opened()
     return configuration.from_environment() if machine is None else machine.wish
 
@@ -234,14 +238,14 @@ def started_at() -> str | None:
 
 
 def bare_driver() -> Any:
-    """Return the driver of the CUDA devices below all observers, initialized."""
+    """Return the driver of the CUDA devices without observers. The devices are initialized if necessary."""
     init()
     assert _machine is not None
     return _machine.bare
 
 
 class VirtualMachine:
-    """Virtual GPUs that `flambeau.virtual` opened. `with` closes them when the block is left."""
+    """Virtual GPUs that `flambeau.virtual` opened. At the end of a `with` block they are closed."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -256,7 +260,7 @@ class VirtualMachine:
         return self._machine.closed
 
     def certificate(self) -> Certificate | None:
-        """Return what the program's run on these devices proves so far; None where races are not looked for.
+        """Return the certificate of the work enqueued on these devices so far; None if races are not checked.
 
         Commands count from when they are enqueued.
         """
@@ -266,7 +270,7 @@ class VirtualMachine:
         return None if detector is None else detector.certificate()
 
     def close(self) -> None:
-        """Finish all work and close the devices; their tensors raise when they are used. Again is allowed."""
+        """Finish all work and close the devices; their tensors raise when they are used. The call is idempotent."""
         with _lock:
             _close(self._machine)
 
@@ -333,7 +337,7 @@ def virtual(
 
 
 def _open_context(index: int) -> Context:
-    """Return the slow half of `context_of`."""
+    """Return the context of a device that is not open yet: the slow part of `context_of`."""
     init()
     if not 0 <= index < len(_contexts):
         raise RuntimeError(errors.invalid_ordinal(index, len(_contexts)))
@@ -397,7 +401,8 @@ def _close(machine: Machine) -> list[Exception]:
     else:
         inner[-1].outer = machine.outer
     problems: list[Exception] = []
-    with ExitStack() as all_of_them:  # also when one raises: an observer's warning that is an error
+    # all steps run even if one raises, such as an observer's warning that is turned into an error
+    with ExitStack() as all_of_them:
         for m in reversed(closing):
             all_of_them.callback(_close_into, problems, m)
     return problems
@@ -416,14 +421,14 @@ def _chain() -> Iterator[Machine]:
 
 
 def _replace_outer(machine: Machine) -> None:
-    """Close the machines before it, as far as no block will go back to them."""
+    """Close the outer machines that no open `with` block will return to."""
     while (outer := machine.outer) is not None and not outer.entered:
         machine.outer = outer.outer
         outer.close()
 
 
 def _why_none(machine: Machine | None) -> str:
-    """Return why there is no device, and what to do about each setting that is in the way."""
+    """Return why there is no device, with a suggestion for each setting that hides devices."""
     also = "" if visible_by_default() else f" {errors.UNSET_VISIBLE}"
     if machine is None:
         is_asked = configuration.from_environment().driver == "cuda"
@@ -449,7 +454,7 @@ def _warn_if_changed(machine: Machine | None) -> None:
 
 
 def _after_fork() -> None:
-    """Discard the parent's devices in a forked child, which can call nothing of them."""
+    """Discard the parent's devices in a forked child, which cannot use them."""
     global _lock, _contexts, _forked
     _lock = threading.RLock()
     if not any(machine.contexts for machine in _chain()):

@@ -41,6 +41,12 @@ class Resampling(NamedTuple):
     align_corners: bool = False
     antialias: bool = False
 
+    def ratio(self, n: int, m: int, scale: float | None) -> float:
+        """Return the distance in an input of n elements between adjacent positions of a result of m elements."""
+        if self.align_corners and not self.mode.startswith("nearest"):
+            return (n - 1) / (m - 1) if m > 1 else 0.0
+        return 1.0 / scale if scale is not None and scale > 0 else n / m
+
 
 def _interpolate_rule(operands: Sequence[Operand], params: Params) -> Signature:
     """Infer the results. Operands: x (N, C, spatial ...)."""
@@ -93,16 +99,9 @@ def _resample_axis(x: Array, axis: int, index: Array, weight: Array | None) -> A
     return out
 
 
-def _ratio(how: Resampling, n: int, m: int, scale: float | None) -> float:
-    """Return the distance in the input of one step in the result."""
-    if how.align_corners and not how.mode.startswith("nearest"):
-        return (n - 1) / (m - 1) if m > 1 else 0.0
-    return 1.0 / scale if scale is not None and scale > 0 else n / m
-
-
 def _taps(how: Resampling, n: int, m: int, scale: float | None, number: Any) -> Table:
     """Return the table that resamples n elements to m along one dimension, in float32 like PyTorch's kernels."""
-    ratio, at = number(_ratio(how, n, m, scale)), np.arange(m).astype(number)
+    ratio, at = number(how.ratio(n, m, scale)), np.arange(m).astype(number)
     if how.mode == "nearest":
         return np.minimum(np.floor(at * ratio).astype(np.int64), n - 1)[None], None
     if how.mode == "nearest-exact":

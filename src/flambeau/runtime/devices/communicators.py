@@ -13,7 +13,7 @@ _lock = threading.Lock()
 
 
 def communicators(contexts: Sequence[Context]) -> list[int]:
-    """Return the handles of a communicator's members, rank i on the i-th of these devices of one machine."""
+    """Return the handles of a communicator's members: rank i runs on the i-th of these devices of one machine."""
     key = tuple(contexts)
     with _lock:
         found = _made.get(key)

@@ -111,7 +111,9 @@ def virtual_settings(
 
 
 def kernel_cache() -> Path | None:
-    """Return the folder of compiled CUDA kernels: FLAMBEAU_KERNEL_CACHE, "0" for none, else the user's cache folder.
+    """Return the folder of compiled CUDA kernels: FLAMBEAU_KERNEL_CACHE, or the user's cache folder.
+
+    Returns None if the variable is "0" or the user has no home folder, as in some containers.
 
     None too for a user without a home, as a container's may be.
     """
@@ -132,8 +134,8 @@ def launch_blocking() -> bool:
 
 
 def peer_canary(driver: str) -> bool:
-    """Return True if a pair of devices first copies a pattern, to see it arrive: FLAMBEAU_PEER_CANARY, else on real
-    GPUs.
+    """Return True if the first copy between two devices is preceded by a test copy: FLAMBEAU_PEER_CANARY; by default on
+    real GPUs.
     """
     asked = _get("FLAMBEAU_PEER_CANARY")
     if asked not in (None, "0", "1"):
@@ -148,6 +150,9 @@ def visible_text() -> str | None:
 
 def visible_devices(text: str | None, uuids: Sequence[str]) -> list[int]:
     """Return the indices of the devices that CUDA_VISIBLE_DEVICES leaves visible, in its order.
+
+    Its entries are indices or UUIDs; a prefix that fits one device is enough. As in CUDA, the first invalid entry ends
+    the list, a device named twice empties it, and any text may follow the digits ("1gpu" is 1).
 
     Its entries are indices, or UUIDs that a prefix of may identify one device. As in CUDA, the first invalid
     entry ends the list, a device named twice empties it, and any text may follow the digits ("1gpu" is 1).
@@ -172,7 +177,7 @@ def _by_uuid(prefix: str, uuids: Sequence[str]) -> int:
 
 
 def _leading_int(text: str) -> int:
-    """Return C's strtoul for our purpose: the digits that the text begins with; -1 if there are none."""
+    """Return the number that the digits at the beginning of a text denote, as C's strtoul; -1 if there are none."""
     body = text[1:] if text.startswith("+") else text
     digits = body[: len(body) - len(body.lstrip("0123456789"))]
     return int(digits) if digits else -1
@@ -210,7 +215,7 @@ def _count(name: str) -> int:
 
 
 def unknown_variables() -> list[str]:
-    """Return a message for each variable of the environment that begins with FLAMBEAU_ and that nothing reads."""
+    """Return a message for each environment variable that begins with FLAMBEAU_ and has no meaning to Flambeau."""
     unknown = [name for name in sorted(os.environ) if name.startswith("FLAMBEAU_") and name not in VARIABLES]
     return [f"Flambeau has no variable {name}{_hint(name)}" for name in unknown]
 

@@ -38,8 +38,8 @@ from flambeau.runtime.memory.reentrant_lock import AllocatorLock
 from flambeau.runtime.streams.wait_reason import because
 
 _UUID = 16  # bytes of a UUID
-_EVENTS = 1000  # sendings with a separate event; further ones wait for their stream instead
-_MANY = 1000  # blocks in IPC limbo from which receivers are checked
+_EVENTS = 1000  # messages with a separate event; further ones wait for their stream instead
+_MANY = 1000  # blocks in IPC limbo from which on their receivers are checked
 
 FROM_ANOTHER = (
     "Attempted to send CUDA tensor received from another process; this is not currently supported. Consider cloning "
@@ -79,7 +79,7 @@ class Parcel(NamedTuple):
 
     @classmethod
     def checked(cls, *fields: Any) -> Parcel:
-        """Return the parcel with these fields."""
+        """Return a parcel with these fields of another process, after checking them."""
         if len(fields) != len(_FIELDS):
             raise TypeError(f"a CUDA storage of another process has {len(_FIELDS)} fields, not {len(fields)}")
         for (name, kind), value in zip(_FIELDS, fields, strict=True):
@@ -105,7 +105,7 @@ _FIELDS = tuple(get_type_hints(Parcel).items())
 
 
 class Sent:
-    """A block that was sent, with its sendings that are not over: slots, and the events that went along."""
+    """A block that was sent, with the messages that are still in use: counter slots and the events sent with them."""
 
     __slots__ = ("block", "context", "key", "nbytes", "sendings")
 
@@ -120,7 +120,7 @@ class Sent:
         """Return True if no other process maps the memory any more."""
         for slot in list(self.sendings):
             if _state.counters().is_over(slot, thoroughly):
-                with suppress(KeyError):  # another thread was faster
+                with suppress(KeyError):  # another thread has removed the block already
                     if self.sendings.pop(slot) is not None:
                         _state.events -= 1
                     _state.counters().give_back(slot)
@@ -140,7 +140,7 @@ class Segment:
 
 
 class Received(Receipt):
-    """A sending that this process holds, in a segment."""
+    """A message that this process holds, with the segment that it refers to."""
 
     __slots__ = ("segment",)
 
@@ -164,7 +164,7 @@ class _State:
         self.dead: deque[tuple[Received, Iterable[int]]] = deque()
         self.later: list[tuple[Received, Iterable[int]]] = []  # releases that could not be done immediately
         self.turn = AllocatorLock(self.dead, lambda: _bury())
-        self.events = 0  # events of sendings that the receiver has not finished with
+        self.events = 0  # events of messages that their receivers have not finished with
         self.watching = False
         self.warned = False
 
@@ -187,7 +187,7 @@ _state = _State()
 
 
 def send(ptr: int, nbytes: int, context: Context, block: Block) -> Parcel:
-    """Return what another process needs to use `nbytes` bytes at `ptr`, a block of the caching allocator.
+    """Return the data that another process needs to open `nbytes` bytes at `ptr`, in a block of the caching allocator.
 
     The caller keeps the block until `retire`.
 
@@ -264,7 +264,7 @@ def collect(thoroughly: bool = True) -> None:
 
 
 def returned(parcel: Parcel) -> Sent:
-    """Return the block of a parcel that this same process sent, out of IPC limbo if it was freed since.
+    """Return the block of a parcel that this same process sent, taken out of IPC limbo if it was freed since.
 
     The current stream waits for the work before the sending, which ends here.
 
@@ -291,7 +291,7 @@ def returned(parcel: Parcel) -> Sent:
 
 
 def is_own(parcel: Parcel) -> bool:
-    """Return True if this process sent it."""
+    """Return True if this process sent the parcel."""
     return Door.unpack(parcel.counter).pid == os.getpid()
 
 
@@ -309,7 +309,7 @@ def receive(parcel: Parcel) -> tuple[Context, int, Received]:
         counters = _counters_of(parcel)
         try:
             return _received(parcel, counters)
-        except BaseException as error:  # the parcel will not be used
+        except BaseException as error:  # no tensor will use the parcel
             finish(counters, parcel.slot)
             if isinstance(error, DriverError) and not birth(Door.unpack(parcel.counter).pid):
                 raise _ended(parcel) from error  # CUDA reports only an invalid handle
@@ -383,7 +383,7 @@ def _order(context: Context, parcel: Parcel) -> None:
 
 
 def _bury() -> None:
-    """Release received memory that destructors left. See Note [Dead tensors of others]."""
+    """Release received memory whose destructors could not. See Note [Dead tensors of others]."""
     while _state.dead and _state.turn.try_enter():
         try:
             while _state.dead:
@@ -406,7 +406,7 @@ def _try_end(receipt: Received, streams: Iterable[int]) -> bool:
             else:
                 context.backing.ipc_close(segment.ptr)  # this waits for the device
                 _state.segments.pop(segment.key, None)
-        except DriverError:  # another driver call is under way
+        except DriverError:  # the driver refused, because another of its calls is running
             return False
         segment.holders -= 1
     receipt.end()
@@ -415,7 +415,7 @@ def _try_end(receipt: Received, streams: Iterable[int]) -> bool:
 
 
 def _wait(context: Context, streams: Iterable[int]) -> None:
-    """Wait on the host for these streams, for the runtime's own reasons."""
+    """Block the host until these streams are idle. The runtime calls this for itself, not for the program."""
     driver = context.backing
     event = driver.event_create(context.driver_index, False)
     try:
@@ -433,7 +433,7 @@ def _wait(context: Context, streams: Iterable[int]) -> None:
 
 
 class _Closing:
-    """Settles accounts when a machine closes: a `Watcher`."""
+    """A `Watcher` that releases shared memory when a machine closes."""
 
     def before_open(self, machine: Machine) -> None:
         pass
@@ -442,7 +442,7 @@ class _Closing:
         pass
 
     def before_close(self, machine: Machine) -> None:
-        """Release received memory of a machine that closes. Raises a warning that is turned into an error."""
+        """Release received memory of a machine that closes, and warn of memory that others still use."""
         for receipt in list(_state.receipts):
             if receipt.segment.context in machine.contexts:
                 receipt.end()
@@ -466,7 +466,7 @@ def _uuid(context: Context) -> bytes:
 
 
 def _begin_anew() -> None:
-    """Clear the state in a forked child: the parent's blocks belong to the parent."""
+    """Clear the state in a forked child, because the blocks belong to the parent process."""
     global _state
     watching = _state.watching
     _state = _State()

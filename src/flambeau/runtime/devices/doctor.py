@@ -35,7 +35,7 @@ _UNSET = "unset it, or name those to use, such as CUDA_VISIBLE_DEVICES=0"
 
 
 def examine(try_peers: bool = False) -> dict[str, Any]:
-    """Return the contents of `doctor` as plain values; sizes in bytes.
+    """Return the contents of `doctor` as dictionaries and lists; sizes in bytes.
 
     Without `try_peers` nothing is initialized and nothing changes. With it CUDA is initialized, and every pair of
     devices copies a test pattern (see Note [The canary of peer copies]).
@@ -131,7 +131,8 @@ def _device(context: Context) -> dict[str, Any]:
 
 
 def doctor(try_peers: bool = False) -> str:
-    """Return the state of devices and libraries as text: versions, devices and why these, memory, peers, flags.
+    """Return the state of devices and libraries as text: versions, devices and why they were chosen, memory, peers,
+    flags.
 
     Args:
         try_peers: initialize CUDA, and let every pair of devices copy a test pattern.
@@ -191,7 +192,7 @@ def is_hidden() -> bool:
 
 
 def _kernel_cache() -> dict[str, Any] | None:
-    """Return the folder of compiled kernels and what it holds; None if kernels are not kept."""
+    """Return the folder of compiled kernels with their number and size; None if kernels are not stored."""
     folder = configuration.kernel_cache()
     if folder is None:
         return None

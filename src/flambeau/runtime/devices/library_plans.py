@@ -28,7 +28,7 @@ class Plan:
 
 
 class PlanCache:
-    """At most `max_size` plans, kept by key. A plan that gave way stays loaded for its holders."""
+    """A cache of at most `max_size` plans. An evicted plan stays loaded while a caller holds it."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -52,13 +52,13 @@ class PlanCache:
 
     @property
     def size(self) -> int:
-        """Return how many plans are kept."""
+        """Return the number of cached plans."""
         return len(self._plans)
 
     @property
     def max_size(self) -> int:
-        """Return how many plans are kept at most. Setting it less drops the least recently used. Negative:
-        RuntimeError.
+        """Return the largest number of cached plans. Setting a lower one evicts the least recently used; RuntimeError
+        if negative.
         """
         return self._max_size
 
@@ -72,13 +72,15 @@ class PlanCache:
         del out
 
     def clear(self) -> None:
-        """Drop every plan."""
+        """Evict all plans."""
         with self._lock:
             plans, self._plans = self._plans, OrderedDict()
         plans.clear()
 
     def _overflow(self) -> list[Plan]:
-        """Take out the least recently used plans in excess. A destructor must not run under the lock."""
+        """Remove and return the least recently used plans beyond `max_size`, because a destructor must not run under
+        the lock.
+        """
         return [self._plans.popitem(last=False)[1] for _ in range(len(self._plans) - self._max_size)]
 
 

@@ -37,13 +37,15 @@ class Watcher(Protocol):
     """A subscriber that reports on machines, such as the command line."""
 
     def before_open(self, machine: Machine) -> None:
-        """Handle that the machine's driver is open and no context exists yet. `machine.driver` may be wrapped."""
+        """Handle that the machine's driver is open and no context exists yet. The watcher may wrap `machine.driver`."""
 
     def after_open(self, machine: Machine) -> None:
         """Handle that the machine's contexts exist and no work was enqueued yet."""
 
     def before_close(self, machine: Machine) -> None:
-        """Handle that the machine's work is done or was interrupted. Its contexts and driver still work."""
+        """Handle that the machine is about to close. Its work has finished or was interrupted; contexts and driver
+        still work.
+        """
 
 
 class Machine:
@@ -75,7 +77,7 @@ class Machine:
             self._watch.enter_context(import_module("flambeau.observe.handovers").watch())
 
     def start(self, host_stream: Stream) -> None:
-        """Make the contexts, behind observers if races are to be found."""
+        """Create the contexts. If races are to be found, their driver is wrapped in observers."""
         if self.wish.races != "off":
             self.driver, self.host = observe.attach_detector(
                 self.driver,
@@ -108,7 +110,7 @@ class Machine:
 
     @property
     def host_charge(self) -> Charge | None:
-        """Return what counts the host's own work; None if the machine does not simulate the host's time."""
+        """Return the subscriber that counts host work; None if the machine does not simulate the host's time."""
         return getattr(self.bare, "host_work", None)
 
     def leave(self) -> None:
@@ -131,7 +133,7 @@ class Machine:
             return []
         launch_deferral.settle("the devices are closed")
         self.closed = True
-        # also after an interrupt, or an observer's warning that is turned into an error
+        # this also runs after an interrupt, or if an observer's warning is turned into an error
         with ExitStack() as then:
             then.callback(self._watch.close)
             then.callback(self.driver.close)
@@ -156,7 +158,7 @@ class Machine:
         return problems
 
     def forget(self, why: str) -> None:
-        """Close the contexts without a call to the driver: what a forked child must do."""
+        """Close the contexts without calling the driver, as a forked child must."""
         self.closed = True
         if self.contexts:
             self.pinned.close()
@@ -204,7 +206,7 @@ def _visible(driver: Driver, text: str | None) -> list[int]:
 
 
 def visible_by_default() -> int:
-    """Return how many virtual GPUs a program sees that is run without options: CUDA_VISIBLE_DEVICES may hide some."""
+    """Return the number of virtual GPUs that a program without options sees: CUDA_VISIBLE_DEVICES may hide some."""
     driver = open_driver("virtual", devices=configuration.DEVICES, profile=configuration.PROFILE)
     try:
         return len(_visible(driver, configuration.visible_text()))
@@ -213,6 +215,6 @@ def visible_by_default() -> int:
 
 
 def _uuids(driver: Driver) -> list[str]:
-    """Return each device's UUID as CUDA_VISIBLE_DEVICES writes it."""
+    """Return each device's UUID in the form that CUDA_VISIBLE_DEVICES uses."""
     uuids = [driver.device_properties(i).uuid for i in range(driver.device_count())]
     return [uuid if uuid.startswith("GPU-") else f"GPU-{uuid}" for uuid in uuids]

@@ -36,7 +36,7 @@ _lock = threading.Lock()
 
 
 def direct(giver: Context, taker: Context, look: bool = False) -> bool:
-    """Return True if the driver may copy from one device to another. Enables peer access on the first use of a pair.
+    """Return True if the driver may copy from one device to another. The first use of a pair enables peer access.
 
     Returns False only if the driver's copies arrived changed. `look` forces the check whatever the settings are.
     See Note [The canary of peer copies].
@@ -63,7 +63,7 @@ def _meet(giver: Context, taker: Context, look: bool) -> str:
             try:
                 wrong = _wrong_bytes(giver, taker) + _wrong_bytes(taker, giver)
             except OutOfMemoryError:
-                return CORRUPT  # unknown: use the safe way now, and check again later
+                return CORRUPT  # the result is unknown: copy through the host now, and check again later
             found = CORRUPT if wrong else DIRECT
         _pairs[giver, taker] = _pairs[taker, giver] = found
     if found is CORRUPT:
@@ -81,7 +81,7 @@ def _enable(giver: Context, taker: Context) -> bool:
 
 
 def _wrong_bytes(giver: Context, taker: Context) -> int:
-    """Copy the pattern from one device to the other. Returns how many of its bytes arrive changed."""
+    """Copy the pattern from one device to the other. Returns the number of bytes that differ at the target."""
     driver = giver.driver
     near, far = _buffer(giver), _buffer(taker)
     memory = _pinned.get(driver)

@@ -29,7 +29,7 @@ MODES = ("global", "thread_local", "relaxed")
 
 
 class CUDAGraph:
-    """A graph of the work that a stream, and streams that wait for it, are given between two calls.
+    """A sequence of device work that is captured once from streams and launched as a whole.
 
     `with torch.cuda.graph(g):` records, `g.replay()` launches it on the current stream. Nothing runs meanwhile.
 
@@ -56,10 +56,12 @@ class CUDAGraph:
         self._registered: list[Philox] = []
         self._draws: Draws | None = None  # the draws, during a capture
         self._liveness: Any = None  # the check of memory, if it was requested
-        self._drawn: list[tuple[Philox, int]] = []  # how much each launch takes of which states of generators
+        self._drawn: list[
+            tuple[Philox, int]
+        ] = []  # how many numbers each launch draws from each generator state
 
     def register_generator_state(self, generator: Generator) -> None:
-        """Register a generator other than the device's default one for the capture, before it begins.
+        """Register a generator other than the device's default one for the capture, before the capture begins.
 
         As in today's PyTorch this is not needed: a generator's state is the graph's from its first number on.
 
@@ -81,7 +83,7 @@ class CUDAGraph:
         capture_error_mode: str = "global",
         check_input_liveness: bool = False,
     ) -> None:
-        """Begin to record what the current stream is given. Better: `with torch.cuda.graph(g):`.
+        """Begin to capture the work enqueued on the current stream. `with torch.cuda.graph(g):` is the usual form.
 
         Args:
             pool: `other.pool()` or `graph_pool_handle()`, to share memory; None: a new pool.
@@ -127,8 +129,9 @@ class CUDAGraph:
             )
 
     def capture_end(self) -> None:
-        """End the recording, on the stream where it began: the graph can be launched from now on. The capture is
-        over all the same.
+        """End the capture, on the stream where it began. The graph can then be launched.
+
+        The capture ends even if this call raises.
 
         Raises:
             RuntimeError: For something that is not allowed in a capture was tried, or the stream does not
@@ -156,7 +159,7 @@ class CUDAGraph:
         self._ready = not self._keep_graph
 
     def instantiate(self) -> None:
-        """Make it ready to be launched, as what `raw_cuda_graph` names is by now. Only with `keep_graph`.
+        """Instantiate the graph, including changes made through `raw_cuda_graph`. Only with `keep_graph`.
 
         Raises:
             RuntimeError: If nothing was captured; the graph was not kept.
@@ -167,7 +170,7 @@ class CUDAGraph:
         self._ready = True
 
     def raw_cuda_graph(self) -> int:
-        """Return its cudaGraph_t, which other libraries may change before `instantiate`. Only with `keep_graph`, on
+        """Return the cudaGraph_t, which other libraries may change before `instantiate`. Only with `keep_graph`, on
         real GPUs.
 
         Raises:
@@ -181,9 +184,7 @@ class CUDAGraph:
         return self._captured("raw_cuda_graph()").driver.graph_native(self._handle)[0]
 
     def raw_cuda_graph_exec(self) -> int:
-        """Return its cudaGraphExec_t, until `instantiate` is called again. As `raw_cuda_graph`, also where it was
-        not kept.
-        """
+        """Return the cudaGraphExec_t, valid until `instantiate` is called again, with or without `keep_graph`."""
         context = self._captured("raw_cuda_graph_exec()")
         if not self._ready:
             raise RuntimeError(
@@ -228,7 +229,7 @@ class CUDAGraph:
         self._release()
 
     def pool(self) -> PoolId:
-        """Return the id of its memory, to share it with other graphs.
+        """Return the id of the graph's memory pool, to share it with other graphs.
 
         Raises:
             RuntimeError: If nothing was captured.
@@ -271,12 +272,12 @@ class CUDAGraph:
 
 
 def graph_pool_handle() -> PoolId:
-    """Return an id that graphs which are to share memory are given as `pool`."""
+    """Return an id that graphs can be given as `pool` in order to share memory."""
     return new_id()
 
 
 def is_current_stream_capturing() -> bool:
-    """Return True if what the current stream is given is recorded into a graph."""
+    """Return True if the current stream is being captured into a graph."""
     if not system.is_initialized():
         return False
     return current.stream_at(current.local.device).is_capturing()

@@ -19,7 +19,7 @@ _SHOWN = 5
 
 
 class Liveness:
-    """The check of one graph, from the beginning of its capture until `stop`.
+    """The check of one graph's memory, from the beginning of its capture until `stop`.
 
     `part` is the private pool that the graph allocates from.
     """

@@ -53,7 +53,7 @@ class MemPool:
 
     @property
     def id(self) -> PoolId:
-        """Return what snapshots and `memory_stats` call it."""
+        """Return the id by which snapshots and `memory_stats` name the pool."""
         return self._id
 
     @property
@@ -62,7 +62,7 @@ class MemPool:
         return self._source
 
     def use_count(self) -> int:
-        """Return 1, and 1 more for each `use_mem_pool` that is entered."""
+        """Return 1 plus the number of `use_mem_pool` blocks that are open on the pool."""
         return self._uses
 
     def part_of(self, context: Context) -> PrivatePool:
@@ -74,7 +74,7 @@ class MemPool:
         return part
 
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
-        """Return its segments with their blocks, on all devices. See `torch.cuda.memory_snapshot`."""
+        """Return the pool's segments with their blocks, on all devices. See `torch.cuda.memory_snapshot`."""
         found: list[Any] = [context.allocator for context in self._parts if not context.closed]
         segments: list[dict[str, Any]] = snapshot(found, self._id, include_traces)["segments"]
         return segments

@@ -62,7 +62,7 @@ def open_here() -> tuple[str, ...]:
 
 
 def push(text: str) -> int:
-    """Begin a range on this thread's stack; its depth, from 0."""
+    """Begin a range on this thread's stack. Returns its depth, from 0."""
     texts = _stack.texts
     texts.append(text)
     for listener in _listeners:
@@ -71,7 +71,7 @@ def push(text: str) -> int:
 
 
 def pop() -> int:
-    """End this thread's last range; its depth, or -1 if there is none."""
+    """End this thread's last range. Returns its depth, or -1 if there is none."""
     texts = _stack.texts
     if texts:
         texts.pop()
@@ -82,7 +82,7 @@ def pop() -> int:
 
 
 def start(text: str) -> int:
-    """Begin a range that may end in another thread; its number."""
+    """Begin a range that may end in another thread. Returns its number."""
     number = next(_numbers)
     for listener in _listeners:
         listener.on_range_begin(text, number)
@@ -90,7 +90,7 @@ def start(text: str) -> int:
 
 
 def end(number: int) -> None:
-    """End the range of that number."""
+    """End the range with this number."""
     for listener in _listeners:
         listener.on_range_end(number)
 

@@ -26,12 +26,12 @@ _subscribers: list[Callable[[], None]] = []
 
 
 def on_change(changed: Callable[[], None]) -> None:
-    """Call `changed()` whenever `charge` becomes None or another subscriber."""
+    """Register a function that is called whenever `charge` becomes None or another subscriber."""
     _subscribers.append(changed)
 
 
 def use(subscriber: Charge | None) -> None:
-    """Make a machine's subscriber, or none, the one in use."""
+    """Set the subscriber that counts host work; None for none."""
     global charge
     charge = subscriber
     for changed in _subscribers:
@@ -40,7 +40,7 @@ def use(subscriber: Charge | None) -> None:
 
 @contextmanager
 def library_call() -> Iterator[None]:
-    """Count the launches inside the block as a library's, which cost the host less than calls of operators."""
+    """Count the launches inside the block as a library's: each costs the host less than a call of an operator."""
     subscriber = charge
     if subscriber is None:
         yield

@@ -17,22 +17,22 @@ from typing import Any, Protocol
 
 
 class PendingLaunches(Protocol):
-    """A group of launches that were called for and not issued."""
+    """A group of launches that a compiled function requested and that are not issued yet."""
 
     def issue(self, why: str, /) -> None:
-        """Issue the launches. `why` is what needs them, for logs."""
+        """Issue the launches. `why` names what needs their results, for logs."""
 
 
 class _Regions(threading.local):
-    """Compiled functions that run in one thread, one inside of the other."""
+    """The compiled functions that are running in one thread, nested in each other."""
 
     depth = 0
 
 
 local = _Regions()
-open_regions = 0  # compiled functions that run, of all threads
+open_regions = 0  # number of running compiled functions, in all threads
 pending: PendingLaunches | None = None
-collecting: Any = None  # the module of that name, once a program has compiled a function
+collecting: Any = None  # the module `collecting`; None until a program has compiled a function
 has_recorded = False  # a compiled function recorded calls for backward, which then collects launches as well
 lock = threading.RLock()
 
@@ -50,7 +50,9 @@ def settle(why: str) -> None:
 
 
 def add_region(change: int) -> None:
-    """Count a compiled function that begins (1) or ends (-1) in this thread."""
+    """Add `change` to the number of running compiled functions of this thread: 1 at the beginning of one, -1 at its
+    end.
+    """
     global open_regions
     with lock:
         open_regions += change
@@ -58,12 +60,12 @@ def add_region(change: int) -> None:
 
 
 def replace(group: PendingLaunches | None) -> None:
-    """Make a group the pending one, or none."""
+    """Set the pending group of launches; None for none."""
     global pending
     pending = group
 
 
 def note_recording(happened: bool = True) -> None:
-    """Let later backward passes collect launches, or no longer."""
+    """Set whether backward passes may collect launches, because a compiled function recorded calls for backward."""
     global has_recorded
     has_recorded = happened

@@ -115,7 +115,7 @@ class CachingAllocator:
         self._fast_lists.clear()
 
     def wrap_free(self, wrapper: Callable[[Free], Free] | None) -> None:
-        """Wrap `free` for memory hooks; None removes the wrapper."""
+        """Replace `free` by `wrapper(free)`, for memory hooks; None removes the wrapper."""
         self._free_wrapper = wrapper
         with self.lock:
             self._select_free()
@@ -396,7 +396,7 @@ class CachingAllocator:
 
     # -- history ------------------------------------------------------------------------------------------
     def record(self, recording: Recording | None) -> None:
-        """Record a history from now on; None stops it."""
+        """Record a history with these settings from now on; None stops recording."""
         with self.lock:
             self._event_log.record(recording)
             if recording is None:
@@ -413,7 +413,7 @@ class CachingAllocator:
         return self._event_log.history()
 
     def log_snapshot(self) -> None:
-        """Log that a snapshot is taken."""
+        """Log that the program took a snapshot."""
         self._event_log.write(self._empty.pool.entry(LOOK, 0, 0, 0))
 
     def frames_at(self, ptr: int) -> list[dict[str, Any]] | None:
@@ -424,7 +424,7 @@ class CachingAllocator:
         return None
 
     def segments(self) -> Iterator[list[Block]]:
-        """Yield the blocks of each segment, in address order. For reports."""
+        """Yield the blocks of each segment, in address order. Reports use this."""
         return self._segments.runs()
 
     def is_expandable(self, ptr: int) -> bool:
@@ -432,18 +432,20 @@ class CachingAllocator:
         return self._segments.is_expandable(ptr)
 
     def waiting(self) -> set[Block]:
-        """Return the freed blocks that wait for other streams. For reports."""
+        """Return the freed blocks that wait for other streams. Reports use this."""
         with self.lock:
             return self._frees.waiting_blocks()
 
     def free_blocks(self) -> set[Block]:
-        """Return the blocks that a request could get. For reports."""
+        """Return the blocks that a request could get. Reports use this."""
         with self.lock:
             return self._heap.free_blocks().union(self._frees.to_release)
 
 
 def _empty_block() -> Block:
     block = Block(0, 0, Pool(SMALL, StreamActivity(0), None, set()), 0)
-    block.free_destination = block.default_list = deque(maxlen=0)  # discards blocks
+    block.free_destination = block.default_list = deque(
+        maxlen=0
+    )  # an empty deque that discards what is appended
     block.alloc_entry = block.free_entry = block.pool.entry(CUT, 0, 0, 0)  # an entry without effect
     return block

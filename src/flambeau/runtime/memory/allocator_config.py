@@ -57,7 +57,7 @@ class Policy(Value):
     expandable: bool = False
 
     def rounded(self, nbytes: int) -> int:
-        """Return what a request of `nbytes` bytes takes."""
+        """Return the bytes that a request of `nbytes` bytes occupies after rounding."""
         if self.divisions and nbytes > ROUND * (steps := self._steps(nbytes)) > ROUND:
             step = (1 << nbytes.bit_length() - 1) // steps
             return -nbytes // step * -step
@@ -73,7 +73,9 @@ class Policy(Value):
         return bool(self.max_split) and size >= self.max_split
 
     def keeps_whole(self, size: int) -> bool:
-        """Return True if blocks of this size and requests for it are for each other alone: not where segments grow."""
+        """Return True if this size is oversize and segments do not grow: such blocks serve only requests of about their
+        size.
+        """
         return self.is_oversize(size) and not self.expandable
 
     def _steps(self, nbytes: int) -> int:
@@ -84,7 +86,7 @@ class Policy(Value):
 
     @property
     def text(self) -> str:
-        """Return the settings that differ from the defaults, as they are written in the environment."""
+        """Return the settings that differ from the defaults, in the form of the environment variable."""
         parts = []
         if self.max_split:
             parts.append(f"max_split_size_mb:{self.max_split // MIB}")
@@ -123,8 +125,8 @@ def policy_of(text: str) -> Policy:
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Policy:
-    """Return the policy that PYTORCH_ALLOC_CONF (or PYTORCH_CUDA_ALLOC_CONF) and PYTORCH_NO_CUDA_MEMORY_CACHING ask
-    for.
+    """Return the policy that PYTORCH_ALLOC_CONF (or PYTORCH_CUDA_ALLOC_CONF) and PYTORCH_NO_CUDA_MEMORY_CACHING
+    describe.
 
     Raises:
         ValueError: For a malformed one, named.
@@ -240,7 +242,7 @@ def _backend(name: str, value: str) -> dict[str, Any]:
 
 
 def _ignored(name: str, value: str) -> dict[str, Any]:
-    """Read, and of no effect: a setting of how PyTorch's allocators do what Flambeau's do in another way."""
+    """Check a setting of PyTorch's that has no effect here, because Flambeau's allocators work differently."""
     if name in _NUMBERS:
         _number(name, value)
     else:

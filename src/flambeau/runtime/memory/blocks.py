@@ -169,7 +169,7 @@ class Pool:
         return entry(code + self.kind, size, requested, ptr, self.stream, self.owner)
 
     def free_destination(self, size: int) -> list[Block]:
-        """Return the list that receives one more block of a size when it is freed.
+        """Return the list that will receive a block of this size when it is freed.
 
         It is the size class; the second request of a size creates one.
         """
@@ -226,7 +226,7 @@ def move_to_pool(block: Block, pool: Pool, home: FreeDestination) -> None:
 
 
 def last_users(block: Block) -> dict[int, int]:
-    """Return stream -> logical time of the last use of a free block.
+    """Return the last use of a free block by each stream: stream -> logical time.
 
     `use_trace` is valid if the block was not freed since. Otherwise its own stream is the only user: a stream takes
     a block only if all earlier users are ordered before it.
@@ -237,7 +237,7 @@ def last_users(block: Block) -> dict[int, int]:
 
 
 def _merge_users(left: Block, right: Block) -> None:
-    """Give the left block, which is about to absorb the right one, the users of both."""
+    """Add the right block's users to the left block, which is about to absorb the right block."""
     both = dict(last_users(left))
     for stream, tick in last_users(right).items():
         both[stream] = max(both.get(stream, 0), tick)

@@ -99,7 +99,7 @@ class EventLog:
             return self._history.read()
 
     def record(self, recording: Recording | None) -> None:
-        """Record the call sites of requests from now on; None: note it no longer."""
+        """Record the call sites of requests from now on; None stops that."""
         self.settle()
         self.recording = recording
         self._history.begin(recording)

@@ -26,14 +26,15 @@ from flambeau.runtime.memory.blocks import Block, Pool, merge_right
 from flambeau.runtime.memory.log_entries import SMALL
 
 _PAGES = {True: 2 * MIB, False: 20 * MIB}  # by whether the pool is the small one: as in PyTorch
-_PARTS = {True: 64, False: 8}  # how many ranges have as many addresses as the device has bytes
+# how many ranges would together have as many addresses as the device has bytes, by whether the pool is the small one
+_PARTS = {True: 64, False: 8}
 
 Account = Callable[[Pool, int, int, int], None]
 """`account(pool, ptr, nbytes, parts)`: memory was added (nbytes above 0) or removed, with a number of free blocks."""
 
 
 class Gap(Block):
-    """Addresses without memory."""
+    """A range of reserved addresses without memory."""
 
     __slots__ = ()
 
@@ -54,7 +55,7 @@ class Range:
         self.gaps: list[Gap] = [self.first]
 
     def blocks(self) -> Iterator[Block]:
-        """Return all of its blocks, and the gaps between them."""
+        """Return all blocks and gaps of the range, in address order."""
         block: Block | None = self.first
         while block is not None:
             following = block.next
@@ -73,7 +74,7 @@ class Ranges:
 
     # -- growing --------------------------------------------------------------------------------------
     def grow(self, pool: Pool, size: int, now: int, room: int | None) -> Block | None:
-        """Put memory behind more of the pool's addresses: a free block of `size` bytes or more, taken out.
+        """Map memory behind more of the pool's addresses. Returns a free block of `size` bytes or more, in no list.
 
         room: the largest number of bytes to map. None: the device has no such calls, or no addresses left.
         OutOfMemoryError leaves all as it was.
@@ -144,12 +145,14 @@ class Ranges:
         for held in list(self._ranges):
             for run in list(_free_runs(held, pools)):
                 self._empty(held, run)
-            if held.first.next is None:  # only the last gap is left
+            if held.first.next is None:  # the range consists of one gap
                 self._driver.range_release(held.ptr)
                 self._ranges.remove(held)
 
     def _empty(self, held: Range, run: list[Block]) -> None:
-        """Give back the whole pages of free neighbours, which may be of several streams (see cross_stream_reuse.py)."""
+        """Unmap the whole pages of adjacent free blocks, which may belong to several streams (see
+        cross_stream_reuse.py).
+        """
         start, end = run[0].ptr, run[-1].ptr + run[-1].size
         low = start + (held.ptr - start) % held.page
         high = end - (end - held.ptr) % held.page
@@ -173,7 +176,7 @@ class Ranges:
         return any(held.ptr <= ptr < held.ptr + held.nbytes for held in self._ranges)
 
     def runs(self) -> Iterator[list[Block]]:
-        """Blocks without a gap between them, in the order of their addresses."""
+        """Return the runs of blocks without a gap between them, in address order."""
         for held in self._ranges:
             run: list[Block] = []
             for block in held.blocks():
@@ -192,7 +195,7 @@ def _hole_before(gap: Gap, pool: Pool) -> Block | None:
 
 
 def _free_runs(held: Range, pools: Container[Pool]) -> Iterator[list[Block]]:
-    """Return neighbours that are holes of these pools."""
+    """Return the runs of adjacent free blocks of these pools."""
     run: list[Block] = []
     for block in held.blocks():
         if block.is_free and block.pool in pools:
@@ -203,8 +206,9 @@ def _free_runs(held: Range, pools: Container[Pool]) -> Iterator[list[Block]]:
 
 
 def _keep_edges(held: Range, hole: Block, low: int, high: int, following: Block) -> int:
-    """Return what a hole has outside of the addresses from `low` to `high`, which were taken away, stays. How many
-    parts.
+    """Return to the free list what remains of a free block after the addresses from `low` to `high` were unmapped.
+
+    Returns the number of remaining parts.
     """
     holes, end, kept = hole.pool.free_list, hole.ptr + hole.size, 0
     holes.remove(hole)
@@ -233,7 +237,7 @@ def _insert_before(held: Range, following: Block, block: Block) -> None:
 
 
 def _remove(held: Range, block: Block) -> None:
-    """Take a block out of the chain that another one follows."""
+    """Remove a block from its chain. Another block follows it."""
     before, following = block.previous, block.next
     assert following is not None
     following.previous = before
@@ -246,7 +250,7 @@ def _remove(held: Range, block: Block) -> None:
 
 
 def _unite_gaps(held: Range, gap: Gap) -> None:
-    """Merge a new gap with its neighbours; the last one of them stays."""
+    """Merge a new gap with adjacent gaps; the last of them remains."""
     before, following = gap.previous, gap.next
     if isinstance(before, Gap):
         gap.ptr = before.ptr

@@ -22,7 +22,7 @@ from flambeau.runtime.memory.log_entries import LARGE, REFUSE, SMALL
 from flambeau.runtime.memory.private_pool import PoolId
 from flambeau.runtime.memory.segments import Segments
 
-_MAX_ENDED_POOLS: Final = 64  # pools of ended streams that may gather
+_MAX_ENDED_POOLS: Final = 64  # pools of ended streams that are kept before their memory is released
 
 
 class Growth:
@@ -61,7 +61,7 @@ class Growth:
             segments,
             frees,
         )
-        self._explain = explain  # returns the text of the error that a request of a pool's stream gets
+        self._explain = explain  # returns the error for a failed request
         self._ended_pools: list[Pool] = []  # see Note [Ended streams]
         self._many_ended = _MAX_ENDED_POOLS
 

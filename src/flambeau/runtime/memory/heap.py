@@ -18,7 +18,7 @@ from flambeau.runtime.streams.stream_order import StreamClocks
 
 Key = tuple[int, int, PrivatePool | None]
 
-_SCAN_CREDIT = 32  # blocks of other streams that each badly served request allows to examine
+_SCAN_CREDIT = 32  # blocks of other streams that one request without a good fit may examine
 
 
 class Heap:
@@ -56,7 +56,7 @@ class Heap:
         return [pool for pool in self.pools.values() if pool.stream == stream]
 
     def shared(self) -> list[Pool]:
-        """Return all pools except those of live MemPools."""
+        """Return all pools except those that belong to a live MemPool."""
         return [pool for pool in self.pools.values() if pool.private is None or not pool.private.open]
 
     def forget(self, pool: Pool) -> None:

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from flambeau.runtime.memory_reports.memory_metadata import Labels
 
 _KEPT = 1 << 15  # entries that are kept without a recording
-_PACKED = 256  # entries from which a batch is built
+_PACKED = 256  # number of entries that form a batch
 _DEEPEST = 64  # frames of a recorded stack
 
 
 class Stack:
-    """Where a program was: code objects and places in them, the innermost first."""
+    """A call stack of the program: code objects and positions in them, the innermost first."""
 
     __slots__ = ("_frames", "sites")
 
@@ -37,8 +37,8 @@ class Stack:
         self._frames: list[dict[str, Any]] | None = None
 
     def frames(self) -> list[dict[str, Any]]:
-        """Return each frame's filename, line and name, as in PyTorch's snapshots, up to a command that runs
-        programs.
+        """Return each frame's filename, line and name, as in PyTorch's snapshots. A command that runs programs ends the
+        list.
         """
         if self._frames is None:
             self._frames = [
@@ -49,7 +49,7 @@ class Stack:
 
     @property
     def site(self) -> Site | None:
-        """Return the innermost line of the program."""
+        """Return the innermost call site that belongs to the program."""
         return self.sites[0] if self.sites else None
 
 
@@ -86,7 +86,7 @@ class Recording:
             self.labels.end()
 
     def notes(self, free: bool = False) -> tuple[Stack | None, int]:
-        """Return the call stack, if it is recorded, and the time in nanoseconds, which complete a log entry."""
+        """Return the call stack, if it is recorded, and the time in nanoseconds: the additional data of a log entry."""
         wanted = self.context == "all" or (self.context is not None and not free)
         return (self._stack() if wanted else None), self._clock()
 
@@ -114,7 +114,9 @@ class Recording:
 
 
 class Columns(NamedTuple):
-    """Entries as columns: their numbers, six a row; the time of each in ns, or -1; its stack's place in `stacks`."""
+    """Log entries as arrays: six numbers for each, its time in ns (-1: unknown), and the index of its stack in
+    `stacks`.
+    """
 
     numbers: Array
     time: Array
@@ -122,12 +124,12 @@ class Columns(NamedTuple):
     stacks: list[Stack | None]
 
     def at(self, which: Any) -> Columns:
-        """Return the entries that NumPy finds by this index."""
+        """Return the entries that this NumPy index selects."""
         return Columns(self.numbers[which], self.time[which], self.stack[which], self.stacks)
 
 
 def columns_of(batches: Sequence[Batch]) -> Columns:
-    """Return the entries of several batches as one."""
+    """Return the entries of several batches joined into one."""
     numbers = np.concatenate([np.empty((0, 6), np.int64), *[batch.numbers for batch in batches]])
     if all(batch.notes is None for batch in batches):
         return Columns(numbers, np.full(len(numbers), -1), np.zeros(len(numbers), np.int64), [None])
@@ -143,7 +145,7 @@ def columns_of(batches: Sequence[Batch]) -> Columns:
 
 
 class History:
-    """The latest entries of a journal, packed into batches. Not locked: its allocator sees to that."""
+    """The latest entries of an event log, packed into batches. Not locked: the allocator's lock protects it."""
 
     __slots__ = ("_batches", "_count", "_latest", "_most", "_open")
 
@@ -176,12 +178,14 @@ class History:
         self._trim()
 
     def _trim(self) -> None:
-        """Drop the oldest batches whose events exceed the limit. The first batch that stays may hold some more."""
+        """Drop the oldest batches beyond the limit. The first remaining batch may hold more events than the limit
+        allows.
+        """
         while self._batches and self._count - self._batches[0].events >= self._most:
             self._count -= self._batches.popleft().events
 
     def begin(self, recording: Recording | None) -> None:
-        """Set how many events to keep: as many as `recording` wants, or the default for None."""
+        """Set how many events to keep: the number that `recording` requests, or the default for None."""
         if recording is not None and recording.clear:
             self._batches.clear()
             self._latest, self._count = [], 0
@@ -191,7 +195,7 @@ class History:
         self._trim()
 
     def read(self) -> Columns:
-        """Return the entries since the first event within the limit."""
+        """Return the entries of the latest events, as many as the limit allows."""
         self._pack()
         too_many = self._count - self._most
         first = self._batches[0].place(too_many) if too_many > 0 else 0

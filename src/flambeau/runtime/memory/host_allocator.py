@@ -21,7 +21,7 @@ KEPT_SIZES = 64
 
 
 class Shelf(list["HostBlock"]):
-    """Free blocks of one size. `room` is how many more blocks fit; 0 after the shelf is closed."""
+    """The free blocks of one size. `room` is the number of further blocks that fit; 0 after the shelf is closed."""
 
     __slots__ = ("room",)
 
@@ -31,7 +31,7 @@ class Shelf(list["HostBlock"]):
 
 
 class HostBlock:
-    """A piece of memory. `stream` is the CPU's: its work is done when a call returns."""
+    """A piece of CPU memory. `stream` is the CPU's only stream, whose work is done when a call returns."""
 
     __slots__ = ("ptr", "shelf", "size", "stream")
 
@@ -47,7 +47,7 @@ Free = Callable[[HostBlock], None]
 
 
 class HostAllocator:
-    """Memory of the CPU.
+    """The allocator of CPU memory.
 
     allocate, allocate_output: a block of at least so many bytes for a stream; 0 bytes are at address 0.
         OutOfMemoryError: there is none.
@@ -74,7 +74,7 @@ class HostAllocator:
         if shelf:
             try:
                 return shelf.pop()
-            except IndexError:  # another thread was faster
+            except IndexError:  # another thread took the last block
                 pass
         if not size:
             return HostBlock(0, 0, self._nowhere, stream.handle)
@@ -105,8 +105,8 @@ class HostAllocator:
         """Do nothing: blocks of the CPU belong to no stream."""
 
     def _new_shelf(self, size: int) -> Shelf:
-        """Return a new shelf for a size. It replaces the shelf of the size that has been kept longest if there are
-        too many.
+        """Return a shelf for a size, in place of the oldest shelf if there are too many. Shelves of large sizes hold
+        nothing.
         """
         if size > KEPT_PER_SIZE:
             return self._nowhere

@@ -73,7 +73,9 @@ def codes_sizes_requests(entries: Sequence[Entry]) -> Iterator[tuple[int, int, i
 
 
 def _apart(entries: Sequence[Entry]) -> tuple[bytes, list[tuple[Any, ...]] | None]:
-    """Return the numbers of entries, joined, and the columns of their notes; None: no entry has any."""
+    """Return the numbers of the entries as one bytes object, and the columns of their notes; None if no entry has
+    notes.
+    """
     try:
         return b"".join(cast("Sequence[bytes]", entries)), None
     except TypeError:

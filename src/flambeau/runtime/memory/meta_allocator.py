@@ -6,7 +6,7 @@ from flambeau.runtime.streams.stream import Stream
 
 
 class MetaBlock:
-    """The only block of the meta device: an address that offsets count from."""
+    """The only block of the meta device. Offsets count from its address."""
 
     __slots__ = ("ptr", "size", "stream")
 

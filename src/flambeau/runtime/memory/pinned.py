@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 NO_ACCELERATOR = "Cannot access accelerator device when none is available."
 ROUND = 512
 SMALL_WASTE = 4096
-_HOST = 0  # passed to observers in place of a stream
+_HOST = 0  # passed to observers where a stream is expected
 
 
 class PinnedBlock(ListedBlock):
@@ -86,7 +86,7 @@ class PinnedAllocator:
 
     @property
     def reserved_bytes(self) -> int:
-        """Return bytes that are pinned now, in use or kept."""
+        """Return the number of pinned bytes, in use or cached."""
         return self._figures.allocated_bytes.current
 
     def allocate(self, nbytes: int) -> PinnedBlock:
@@ -110,7 +110,10 @@ class PinnedAllocator:
         block.uses[stream.handle] = stream
 
     def record_use_at(self, ptr: int, stream: Stream) -> None:
-        """Record that a copy queued on `stream` uses the memory at an address, if it is a block's.
+        """Record that a copy on `stream` uses the memory at an address, if it belongs to a block.
+
+        Only a pinned tensor's first address identifies its block to PyTorch's allocator. Here the block waits for all
+        uses. Observers are notified of those that PyTorch's allocator would not wait for.
 
         PyTorch's allocator finds a block by its first address alone, if another object than the pinned tensor shows it.
         The block waits for all uses here; observers learn of the others, for which it would not wait there.
@@ -122,7 +125,7 @@ class PinnedAllocator:
             (block.uses if ptr == block.ptr else block.hidden_uses)[stream.handle] = stream
 
     def free(self, block: PinnedBlock) -> None:
-        """Take a block back."""
+        """Free a block. It can be reused when the copies that use it have finished."""
         if not block.size or self._closed:
             return
         if not block.all_uses:
@@ -149,7 +152,7 @@ class PinnedAllocator:
 
     # -- figures ------------------------------------------------------------------------------------------
     def figures(self) -> dict[str, Any]:
-        """Return PyTorch's figures of pinned memory, nested."""
+        """Return the statistics of `torch.cuda.host_memory_stats`, as nested dictionaries."""
         with self._lock as nested:
             if not nested and not self._closed:
                 self._poll()
@@ -168,7 +171,7 @@ class PinnedAllocator:
 
     # -- finding a block ----------------------------------------------------------------------------------
     def _find_block(self, size: int, nested: bool) -> PinnedBlock:
-        if nested:  # a finalizer allocates in the middle of an allocation: touch nothing
+        if nested:  # a finalizer allocates during an allocation: use no shared state
             return self._new(size)
         self._poll()
         block = self._kept.best(size)
@@ -258,12 +261,12 @@ class PinnedAllocator:
             self._driver.block_free(block.ptr, block.requested, _HOST, after)
 
     def _notify_pending_free(self, block: PinnedBlock, events: Sequence[int]) -> None:
-        """Notify the driver that a freed block waits for these events of its uses, `hidden_uses` last."""
+        """Notify the driver that a freed block waits for these events of its uses; those of `hidden_uses` are last."""
         self._driver.block_wait(block.ptr, block.requested, _HOST, events[: len(block.uses)])
 
 
 class _Figures:
-    """Counters of pinned memory: allocated from the system, and in use."""
+    """Counters of pinned memory: bytes and blocks obtained from the system, and those in use."""
 
     def __init__(self) -> None:
         self.allocations, self.allocated_bytes = Tally(), Tally()
@@ -295,7 +298,7 @@ class _Figures:
 
 
 class _Times:
-    """The durations of all calls of one function."""
+    """The durations of all calls of one driver function: number, total, shortest and longest."""
 
     __slots__ = ("_count", "_least", "_most", "_total")
 
@@ -309,7 +312,7 @@ class _Times:
         self._count += 1
 
     def figures(self) -> dict[str, int]:
-        """Return the durations in microseconds."""
+        """Return the durations in microseconds, under PyTorch's names."""
         total, least, most = (ns // 1000 for ns in (self._total, self._least, self._most))
         return {
             "total": total, "max": most, "min": least, "count": self._count,

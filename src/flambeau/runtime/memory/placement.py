@@ -37,14 +37,16 @@ def check_placement(name: str) -> None:
 
 
 def heap_of(placement: str, entries: list[Entry], orders: StreamClocks, index: int) -> Heap:
-    """Return a new heap of device `index` that places blocks as `placement` says.
+    """Return a new heap of device `index` that chooses blocks by the named placement.
 
     Raises:
         ValueError: If there is none.
     """
     seed = _seed_of(placement)
     if seed is not None:
-        rng = import_module("random").Random(f"{seed}:{index}")  # imported here: it takes milliseconds
+        rng = import_module("random").Random(
+            f"{seed}:{index}"
+        )  # imported here: the import takes milliseconds
         return RandomHeap(entries, orders, index, rng)
     return Heap(entries, orders, index) if placement == DEFAULT else PyTorchHeap(entries, orders, index)
 
@@ -102,7 +104,7 @@ class LowestAddressFreeList(FreeList[Block]):
 
 
 class RandomHeap(Heap):
-    """A heap that chooses blocks at random, and joins only some of them with their neighbours."""
+    """A heap that chooses free blocks at random, and merges only some of them with their neighbours."""
 
     __slots__ = ("_rng",)
 
@@ -122,7 +124,7 @@ class RandomHeap(Heap):
             super().coalesce_block(pool, block)
 
     def coalesce(self, pool: Pool, enough: int | None = None) -> None:
-        """Join all: nothing may be refused that fits when its neighbours join."""
+        """Merge all free blocks with their neighbours, so that no request fails that a merged block could serve."""
         super().coalesce(pool, enough)
         for hole in list(pool.free_list):
             if hole.is_free:  # a neighbour may have absorbed it

@@ -12,7 +12,7 @@ NOBODY: PoolId = (0, 0)  # the id that PyTorch gives to memory of no MemPool
 
 
 def as_id(id: Any) -> PoolId:
-    """Return an id that a program gives.
+    """Return a pool id from the program as a tuple.
 
     Raises:
         TypeError: If it is not a pair of ints.
@@ -30,12 +30,12 @@ def as_id(id: Any) -> PoolId:
 
 
 def packed(id: PoolId) -> int:
-    """Return the id of a pool as one number."""
+    """Return a pool id as one int."""
     return id[0] << 32 | id[1]
 
 
 def unpacked(owner: int) -> PoolId:
-    """Return the id that a number stands for."""
+    """Return the pool id that an int of `packed` encodes."""
     return owner >> 32, owner & 0xFFFFFFFF
 
 

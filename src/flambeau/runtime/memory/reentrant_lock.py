@@ -63,7 +63,7 @@ class AllocatorLock:
         self.release()
 
     def serve(self, receive: Callable[[], None]) -> None:
-        """Call `receive` while deferred frees are left, unless another holder has the lock, who calls it on release."""
+        """Call `receive` while deferred frees exist. Another thread that holds the lock calls it on release."""
         while self._left and self.try_enter():
             try:
                 receive()

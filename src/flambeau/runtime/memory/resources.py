@@ -25,11 +25,13 @@ class Resource(Protocol):
     """
 
     def allocate(self, nbytes: int, driver: Driver, index: int, stream: int, /) -> int:
-        """Return the address of `nbytes` new bytes, a multiple of ALIGNED. OutOfMemoryError leaves all as it was."""
+        """Return the address of `nbytes` new bytes, a multiple of ALIGNED. After an OutOfMemoryError nothing has
+        changed.
+        """
         ...
 
     def free(self, ptr: int, nbytes: int, driver: Driver, index: int, stream: int, /) -> None:
-        """Take back what `allocate` returned."""
+        """Free memory that `allocate` returned."""
         ...
 
 
@@ -48,7 +50,7 @@ def as_resource(source: object) -> Resource:
 
 
 class DriverMemory:
-    """Memory of the driver: cudaMalloc and cudaFree."""
+    """A resource that calls the driver: cudaMalloc and cudaFree."""
 
     def allocate(self, nbytes: int, driver: Driver, index: int, stream: int, /) -> int:
         return driver.mem_alloc(index, nbytes)
@@ -58,7 +60,7 @@ class DriverMemory:
 
 
 class LibraryMemory:
-    """Memory of a shared library's functions, for real GPUs.
+    """A resource that calls two functions of a shared library, for real GPUs.
 
     allocate: `void* f(ssize_t size, int device, cudaStream_t stream)`, free: `void f(void* ptr, ssize_t size, int
     device, cudaStream_t stream)`.
@@ -91,7 +93,7 @@ class LibraryMemory:
 
 
 class Wrapped:
-    """Passes on to `inner`. What the wrappers derive from."""
+    """A resource that forwards calls to the resource `inner`: the base class of the resources below."""
 
     def __init__(self, inner: Resource | None = None) -> None:
         self.inner: Resource = DriverMemory() if inner is None else inner
@@ -104,7 +106,7 @@ class Wrapped:
 
 
 class Limited(Wrapped):
-    """Refuses what would take it above `limit` bytes, all devices together."""
+    """A resource that refuses requests beyond a total of `limit` bytes on all devices."""
 
     def __init__(self, inner: Resource | None = None, limit: int = 0) -> None:
         super().__init__(inner)
@@ -149,7 +151,7 @@ class Logged(Wrapped):
 
 
 class Counted(Wrapped):
-    """Counts: `calls` (allocations) and `nbytes`, each with current, peak, allocated and freed."""
+    """A resource that counts: `calls` (allocations) and `nbytes`, each with current, peak, allocated and freed."""
 
     def __init__(self, inner: Resource | None = None) -> None:
         super().__init__(inner)
@@ -168,7 +170,9 @@ class Counted(Wrapped):
 
 
 class Failing(Wrapped):
-    """Refuses allocations: the `nth`, counting from 1, or each with `probability`, drawn from `seed`."""
+    """A resource that refuses the `nth` allocation, counting from 1, or each one with `probability`, drawn from
+    `seed`.
+    """
 
     def __init__(
         self, inner: Resource | None = None, nth: int = 0, probability: float = 0.0, seed: int = 0

@@ -51,7 +51,8 @@ class Segments:
 
     # -- growth -------------------------------------------------------------------------------------------
     def grow(self, pool: Pool, size: int, policy: Policy, now: int) -> Block:
-        """Return memory that `size` fits in, as a block that is not in a free list yet: of a segment, new or grown.
+        """Return memory of at least `size` bytes as a block in no free list, in a new segment or at the end of a grown
+        one.
 
         now: the tick at which it counts as freed. OutOfMemoryError leaves all as it was.
         """
@@ -91,7 +92,9 @@ class Segments:
 
     # -- memory goes --------------------------------------------------------------------------------------
     def release(self, first: Block) -> None:
-        """Return a free segment to the driver, which first waits for the device. If that fails, nothing has changed."""
+        """Return a free segment to the driver, which first waits for the device. If the driver raises, nothing has
+        changed.
+        """
         parts = list(_blocks_from(first))
         pool, size = first.pool, sum([block.size for block in parts])
         self._source_of(pool).free(first.ptr, size, self._driver, self._index, pool.stream)
@@ -107,7 +110,7 @@ class Segments:
         self._count(pool, first.ptr, size, -1)
 
     def release_free(self, pools: Iterable[Pool]) -> None:
-        """Return every free segment to the driver, whichever of these pools' streams its parts belong to."""
+        """Return every free segment to the driver whose blocks all belong to these pools."""
         wanted = set(pools)
         for first in list(self._firsts.values()):
             if all(block.is_free and block.pool in wanted for block in _blocks_from(first)):
@@ -156,7 +159,7 @@ class Segments:
         self.calls.add(1 if nbytes > 0 else -1)
 
     def tallies(self) -> Iterator[Tally]:
-        """Return all that is counted here, to be reset."""
+        """Return all counters of the segments, in order to reset them."""
         yield from (self.oversize, self.calls)
         for tallies in self._private.values():
             yield from tallies
@@ -167,7 +170,7 @@ class Segments:
             del self._private[id]
 
     def private_statistics(self) -> dict[PoolId, dict[str, dict[str, int]]]:
-        """Return bytes of the segments of each MemPool, by its id and kind of pool."""
+        """Return the bytes in segments of each MemPool: its id -> kind of pool -> bytes."""
         return {
             id: {POOLS[kind]: tally.figures() for kind, tally in enumerate(tallies)}
             for id, tallies in self._private.items()
@@ -175,11 +178,11 @@ class Segments:
 
     # -- reports ------------------------------------------------------------------------------------------
     def is_expandable(self, ptr: int) -> bool:
-        """Return True if an address lies in a segment that grows."""
+        """Return True if an address lies in an expandable segment."""
         return self._ranges.owns(ptr)
 
     def runs(self) -> Iterator[list[Block]]:
-        """Return the blocks of each segment, in the order of their addresses."""
+        """Return the blocks of each segment, in address order."""
         for first in list(self._firsts.values()):
             yield list(_blocks_from(first))
         yield from self._ranges.runs()

@@ -42,8 +42,8 @@ FIGURES = (
 ALLOCATION, ALLOCATED_BYTES, REQUESTED_BYTES, ACTIVE, ACTIVE_BYTES = range(5)
 INACTIVE, INACTIVE_BYTES, SEGMENT, RESERVED_BYTES = range(5, 9)
 
-# What an event of each code adds: to allocations, active blocks, inactive parts, segments and reserved bytes. A
-# CUT contains its number of parts.
+# The changes that an event of each code makes to: allocations, active blocks, inactive split blocks, segments and
+# reserved bytes. The size fields of a CUT contain its number of blocks.
 _EFFECTS = {
     ALLOC: (1, 1, 0, 0, 0), ALLOC_PART: (1, 1, -1, 0, 0), FREE: (-1, -1, 0, 0, 0), FREE_PART: (-1, -1, 1, 0, 0),
     REQUEST: (-1, 0, 0, 0, 0), DONE: (0, -1, 0, 0, 0), DONE_PART: (0, -1, 1, 0, 0), CUT: (0, 0, 1, 0, 0),
@@ -51,11 +51,13 @@ _EFFECTS = {
     ORDER: (0, 0, 0, 0, 0), MAP: (0, 0, 0, 0, 1), UNMAP: (0, 0, 0, 0, -1),
 }  # fmt: skip
 _OF_CODE = np.array([_EFFECTS[code & ~1] for code in CODES], np.int64).T
-_HOLDS = _OF_CODE[0].tolist()  # code -> change of the number of allocations
+_HOLDS = _OF_CODE[0].tolist()  # event code -> change of the number of allocations
 
 
 class Ledger:
-    """Current value, peak, total increase and total decrease of each figure of each pool.
+    """Current value, peak, total increase and total decrease of each statistic of each pool.
+
+    `current[pool][figure]` and so on are indexed by the constants above. Not locked: the allocator's lock protects it.
 
     `current[pool][figure]` and so on, by the indices above. Not locked: its allocator sees to that.
     """
@@ -69,7 +71,7 @@ class Ledger:
         self.decrease = _zeros()
 
     def post(self, entries: Sequence[Entry] | Batch) -> None:
-        """Make up the figures for events, in their order: for many of them a batch is faster."""
+        """Update the statistics by these events, in order. Many events are faster as a batch."""
         if isinstance(entries, Batch):
             self._post_batch(entries)
             return
@@ -122,7 +124,7 @@ class Ledger:
         self._take_over(LARGE, sums - small_sums, rises - small_rises)
 
     def _take_over(self, row: int, sums: Array, rises: Array) -> None:
-        """Add the running sums of a batch to one pool's statistics, with the total of its increases."""
+        """Add one pool's running sums over a batch, and the total of their increases, to its statistics."""
         current, peak = self.current[row], self.peak[row]
         columns = zip(sums[:, -1].tolist(), sums.max(axis=1).tolist(), rises.tolist(), strict=True)
         for figure, (net, high, rise) in enumerate(columns):
@@ -189,7 +191,7 @@ class Tally:
 
 
 def _course(changes: Array) -> tuple[Array, Array]:
-    """Return the running sums of each row of changes, and the sum of those above 0."""
+    """Return the running sums of each row of changes, and the sum of the positive changes."""
     return np.cumsum(changes, axis=1), np.maximum(changes, 0).sum(axis=1)
 
 
@@ -198,7 +200,7 @@ def _zeros() -> list[list[int]]:
 
 
 def allocated_bytes_of(entries: Sequence[Entry]) -> int:
-    """Return what events add to the allocated bytes of all pools."""
+    """Return by how much these events change the allocated bytes of all pools."""
     holds = _HOLDS
     return sum([holds[code] * size for code, size in codes_and_sizes(entries)])
 

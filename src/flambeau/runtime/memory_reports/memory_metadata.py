@@ -59,7 +59,7 @@ class Labels:
 def replace(
     recording: Recording | None, clear: bool, chosen: tuple[Sequence[Context], int, int | None] | None
 ) -> Labels | None:
-    """Return the `Labels` of the next recording, as `chosen`, and end those of the present one."""
+    """End the present recording of ranges and return that of the next one: a `Labels` if `chosen`, else None."""
     before = None if recording is None else recording.labels
     if before is not None:
         before.end()
@@ -71,5 +71,5 @@ def replace(
 
 
 def _key(number: int | None) -> tuple[int, int | None]:
-    """Return the key of an open range: per thread for a range of a stack, global for one with a number."""
+    """Return the key of an open range: for a range of a stack it includes the thread."""
     return (get_ident(), None) if number is None else (0, number)

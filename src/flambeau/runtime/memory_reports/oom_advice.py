@@ -12,9 +12,9 @@ from flambeau.runtime.memory.statistics import format_size
 from flambeau.runtime.memory_reports.replay import Event, Outcome, events_of, play
 from flambeau.runtime.memory_reports.snapshot import pool_id, segments, trace
 
-_MOST = 8192  # latest events that are replayed, so that an error does not take long
+_MOST = 8192  # latest events that are replayed, which bounds the time that an error takes
 _AMPLE = 1 << 50  # more bytes than any device has
-_FULL = 0.95  # above this share, a setting that helps now will not help for long
+_FULL = 0.95  # a setting whose replay needs a larger share of the memory would soon fail too
 
 
 def suggest_settings(allocator: CachingAllocator, pool: Pool, size: int) -> str:
@@ -57,7 +57,7 @@ def candidates(policy: Policy, capacity: int) -> list[tuple[str, Policy]]:
 
 
 def _until_refused(allocator: CachingAllocator, pool: Pool, size: int) -> list[dict[str, Any]]:
-    """Return the events up to the refused request. The program continued after earlier refusals.
+    """Return the events up to the refused request, treating earlier refused requests as freed immediately.
 
     If only live memory is recorded, the history is older, and only live blocks are known.
     """
@@ -70,8 +70,9 @@ def _until_refused(allocator: CachingAllocator, pool: Pool, size: int) -> list[d
 
 
 def _played(events: Sequence[Event], capacity: int, total: int, policy: Policy) -> Outcome:
-    """Replay events on a device of `total` bytes of which `capacity` may be reserved. Expandable segments reserve
-    all of it.
+    """Replay events on a device of `total` bytes of which `capacity` may be reserved.
+
+    Expandable segments may reserve all of it.
     """
     share = (capacity + 0.5) / total  # half a byte more, so that rounding does not lose one
     return play(events, max(capacity, total), policy.with_(fraction=min(share, 1.0)))
@@ -84,7 +85,7 @@ def _fitted(outcome: Outcome, capacity: int) -> str:
 
 
 def _needed(events: Sequence[Event], total: int, policy: Policy) -> int:
-    """Return a capacity that the trace fits in, hardly more than it needs, in bytes."""
+    """Return the least capacity, up to a small error, with which the events replay, in bytes."""
     ample = _played(events, _AMPLE, total, policy)
     least, most = ample.peak_allocated - 1, ample.peak_reserved
     while most - least > max(most >> 6, 2 * MIB):

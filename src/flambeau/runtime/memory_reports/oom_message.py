@@ -20,7 +20,7 @@ _STREAMS = 6
 
 
 class _Held:
-    """The blocks of an allocator at one moment: `live`, `free`, and `waiting` for other streams; with bytes by
+    """The blocks of an allocator at one moment: `live`, `free`, and those `waiting` for other streams; bytes by
     stream.
     """
 
@@ -40,11 +40,11 @@ class _Held:
                     self.live.append(block)
 
     def free_list(self, pool: Pool) -> list[Block]:
-        """Return the free blocks of the pools that share a MemPool with this one, on any stream."""
+        """Return the free blocks that requests of this pool's MemPool could use, on any stream."""
         return [block for block in self.free if block.pool.private is pool.private]
 
     def kept_apart(self, pool: Pool) -> list[Block]:
-        """Return the free blocks of other MemPools and graphs, which this pool cannot use."""
+        """Return the free blocks of other MemPools and graphs, which requests of this pool cannot use."""
         mine = (None, pool.private)
         return [block for block in self.free if block.pool.private not in mine and not block.is_split]
 
@@ -77,7 +77,7 @@ def out_of_memory(allocator: CachingAllocator, pool: Pool, size: int) -> str:
 
 
 def _refusal(allocator: CachingAllocator, pool: Pool) -> str:
-    """Return the message of the pool's resource, if the resource is not the device itself."""
+    """Return the refusal message of the pool's resource, if the resource is not the device itself."""
     private = pool.private
     given = allocator.source if private is None or private.source is None else private.source
     if isinstance(given, DriverMemory):
@@ -87,7 +87,7 @@ def _refusal(allocator: CachingAllocator, pool: Pool) -> str:
 
 
 def _kept_apart(blocks: Sequence[Block], lacking: int) -> str:
-    """Return what to do where other pools' free memory would be enough."""
+    """Return a suggestion for the case that free memory of other pools would suffice."""
     nbytes = sum(block.size for block in blocks)
     if nbytes < max(lacking, 1):
         return ""
@@ -122,7 +122,7 @@ def _state(allocator: CachingAllocator, pool: Pool, size: int, held: _Held) -> l
 
 
 def _by_stream(allocator: CachingAllocator, held: _Held) -> str:
-    """Return bytes reserved and free, by stream, where there are several."""
+    """Return reserved and free bytes by stream as text, if there are several streams."""
     if len(held.by_stream) < 2:
         return ""
     most = sorted(held.by_stream.items(), key=lambda item: -item[1][0])
@@ -161,7 +161,7 @@ def _largest(live: Sequence[Block], recorded: bool) -> list[str]:
 
 
 def _made_at(block: Block, texts: dict[Site, str]) -> str:
-    """Return the line that allocated the block; empty if it was not recorded. `texts` caches the lines."""
+    """Return the line of the program that allocated the block; "" if it was not recorded. `texts` caches the lines."""
     site: Site | None = None if block.frames is None else block.frames.site
     if site is None:
         return ""

@@ -66,7 +66,7 @@ class Outcome:
 
 
 class _TraceNames:
-    """The streams and MemPools that the events of a trace name by numbers, created at their first use."""
+    """The streams and MemPools that the events of a trace name by numbers. Each is created at its first use."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -94,7 +94,7 @@ def play(
     policy: Policy | None = None,
     watch: Callable[[Sequence[Event]], Iterable[Event]] = iter,
 ) -> Outcome:
-    """Replay a trace on a device of `capacity` bytes. It ends at the first request that finds no memory.
+    """Replay a trace on a device of `capacity` bytes. The replay ends at the first request that finds no memory.
 
     Args:
         watch: Passes the events on, to show progress.
@@ -126,7 +126,7 @@ def play(
             continue
         try:
             held[event.key] = allocator.allocate(event.nbytes, stream)
-            stream.queue.busy = True  # marks work that uses the memory
+            stream.queue.busy = True  # the stream has work that uses the memory
         except OutOfMemoryError:
             failed_at = number
             break
@@ -145,7 +145,7 @@ def play(
 
 
 class _Space:
-    """A driver that has addresses and a capacity."""
+    """A driver without a device: it only assigns addresses within a capacity."""
 
     observes_blocks = False
 
@@ -238,7 +238,7 @@ def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] | 
 
 
 def _with_ends(events: list[Event], kept: Container[int]) -> list[Event]:
-    """Yield the events, with the "end" of each private pool that is not kept after the last use of its memory."""
+    """Yield the events. After the last use of each private pool that is not in `kept`, add its "end"."""
     pools = {event.key: event.pool for event in events if event.pool and event.pool not in kept}
     if not pools:
         return events
@@ -257,7 +257,7 @@ def _with_ends(events: list[Event], kept: Container[int]) -> list[Event]:
 
 
 def _source(found: dict[str, Any], pool: str) -> tuple[int, int]:
-    """Return the stream of an event, and the id of its pool as one number."""
+    """Return the stream of an event, and its pool's id as one int."""
     high, low = found.get(pool) or NOBODY
     return _stream(found["stream"]), int(high) << 64 | int(low)
 
@@ -267,7 +267,7 @@ def _stream(stream: Any) -> int:
 
 
 class _Wheres:
-    """A cache of the call stacks that requested memory, since equal stacks are mostly one list."""
+    """A cache of the texts of call stacks that requested memory: equal stacks are usually one list object."""
 
     def __init__(self) -> None:
         self._known: dict[int, str] = {}

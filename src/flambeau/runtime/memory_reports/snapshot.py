@@ -61,7 +61,7 @@ def _state(allocators: Sequence[CachingAllocator], pool: PoolId | None = None) -
 
 
 def _memory(allocator: CachingAllocator) -> dict[str, int]:
-    """Return a device's capacity, and how much of it this process can reserve. PyTorch's snapshots have neither."""
+    """Return a device's capacity and how much of it this process can reserve. PyTorch's snapshots lack both."""
     free, total = allocator.context.driver.mem_info(allocator.context.driver_index)
     return {"total": total, "usable": min(allocator.limit or total, free + allocator.reserved_bytes())}
 
@@ -151,7 +151,7 @@ def _block(block: Block, state: str) -> dict[str, Any]:
         frames = shown["frames"] = block.frames.frames()
         shown["history"] = [
             {"addr": block.ptr, "real_size": block.requested, "frames": frames}
-        ]  # in the form of PyTorch 2.0
+        ]  # for readers that expect the form of PyTorch 2.0
     return shown
 
 
@@ -181,7 +181,7 @@ def _trace(
 
 
 class _Names:
-    """The vendor's handles of streams, each requested once."""
+    """The driver's native stream handles, each requested once."""
 
     def __init__(self, allocator: CachingAllocator) -> None:
         self._driver = allocator.context.backing

@@ -21,7 +21,7 @@ _KINDS = ("current", "peak", "allocated", "freed")
 
 
 def summary(figures: Mapping[str, Any], index: int, abbreviated: bool) -> str:
-    """Return PyTorch's table of nested figures; abbreviated: without the lines of the two pools."""
+    """Return PyTorch's table of nested statistics. With `abbreviated`, lines of single pools are omitted."""
     double, single = "=" * _WIDTH, "-" * _WIDTH
     ooms, retries = figures["num_ooms"], figures["num_alloc_retries"]
     lines = [

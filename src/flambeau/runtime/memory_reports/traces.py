@@ -49,14 +49,14 @@ ACTIONS: dict[int, tuple[str, ...]] = {
 _NAMES = [*dict.fromkeys(name for names in ACTIONS.values() for name in names), "order"]
 _OOM, _ORDER = _NAMES.index("oom"), _NAMES.index("order")
 
-_AT_ONCE = 1 << 15  # events whose records are made together: their memory is used again for the next
+_AT_ONCE = 1 << 15  # events whose records are built together: the next ones reuse their memory
 
 _OF_SEGMENTS = np.array([code & ~1 in (GROW, SHRINK, MAP, UNMAP) for code in CODES])
 """They say how large it is, not what was asked for."""
 
 
 class Trace(NamedTuple):
-    """Events as columns of numbers; `pools` and `frames` are what the columns `pool` and `stack` number."""
+    """Events as columns of numbers. The columns `pool` and `stack` are indices into `pools` and `frames`."""
 
     action: Array
     addr: Array
@@ -74,7 +74,7 @@ class Trace(NamedTuple):
         return self._at(slice(begin, None))
 
     def dictionaries(self) -> list[dict[str, Any]]:
-        """Return the events as PyTorch writes them."""
+        """Return the events as dictionaries in PyTorch's form."""
         # otherwise the collector scans them repeatedly, which takes half of the time
         with without_collections():
             found = [
@@ -117,16 +117,18 @@ class Trace(NamedTuple):
         return self._replace(**{name: getattr(self, name)[which] for name in self._fields[:-2]})
 
     def _new(self) -> Array:
-        """Return the events that are the first with an action, pool or stack, and those with extra fields."""
+        """Return the events that introduce an action, pool or stack, and those with extra fields: they need new
+        objects.
+        """
         firsts = [_firsts(column) for column in (self.action, self.pool, self.stack)]
         return np.unique(np.concatenate([*firsts, np.flatnonzero(self.action == _OOM)]))
 
     def _records(self, numbers: dict[int, int]) -> tuple[memoryview, int]:
-        """Return a record of bytes for each event, and its length. `numbers` maps ids of objects to the pickle's
-        numbers.
+        """Return the pickled records of the events and the length of one. `numbers`: object id -> number in the
+        pickle.
         """
         names, pools, stacks = (
-            np.array([numbers.get(id(value), 0) for value in values])  # 0 for values that no event has
+            np.array([numbers.get(id(value), 0) for value in values])  # 0 where no event has the value
             for values in (_NAMES, self.pools, self.frames)
         )
         form = _Form(numbers)
@@ -139,7 +141,7 @@ class Trace(NamedTuple):
 
 
 class _Form:
-    """The form of a record: a dictionary's names, and columns of what they have."""
+    """The byte layout of a pickled record: the names of a dictionary and the columns of its values."""
 
     def __init__(self, numbers: dict[int, int]) -> None:
         self._fixed = bytearray(pickle.EMPTY_DICT + pickle.MARK)
@@ -174,23 +176,25 @@ class _Form:
 
 
 class Parts:
-    """A pickler that writes one pickle in parts; later parts refer to objects of earlier ones. Begin with `head`."""
+    """A pickler that writes one pickle in parts; later parts refer to objects of earlier ones. The first part is
+    `head`.
+    """
 
-    head = pickle.PROTO + b"\x03"  # without frames, which would say how long the parts are
+    head = pickle.PROTO + b"\x03"  # without frames, which would state the length of the parts
 
     def __init__(self) -> None:
         self._buffer = BytesIO()
         self._pickler = pickle.Pickler(self._buffer, 3)
 
     def pickled(self, value: Any) -> bytes:
-        """Return what puts a value on the unpickler's stack."""
+        """Return the opcodes that push a value onto the unpickler's stack."""
         self._buffer.seek(0)
         self._buffer.truncate()
         self._pickler.dump(value)
         return self._buffer.getvalue()[len(self.head) : -1]  # without the opcode STOP
 
     def numbers(self) -> dict[int, int]:
-        """Return the number under which the pickle knows each object, by the object's id."""
+        """Return the numbers of the objects in the pickle's memo: object id -> number."""
         return {key: number for key, (number, _) in self._pickler.memo.copy().items()}
 
 
@@ -201,13 +205,11 @@ def trace_of(
     skip: frozenset[str] = frozenset(),
     orders: bool = False,
 ) -> Trace:
-    """Return the events of a history: of one pool if given, without the actions in `skip`, and with "order" if
-    requested.
-    """
+    """Return the events of a history without the actions in `skip`; of one pool if given, with "order" if `orders`."""
     if pool is not None:
         columns = columns.at(columns.numbers[:, 5] == packed(pool))
     code, size, requested, addr, handle, owner = columns.numbers.T
-    actions = _table(skip, orders)[code]  # an entry gives up to two events
+    actions = _table(skip, orders)[code]  # an entry becomes up to two events
     entry, _ = np.nonzero(actions >= 0)
     streams, stream = _numbered(handle, stream_named)
     pools, place = _numbered(owner, unpacked)
@@ -229,7 +231,7 @@ def trace_of(
 
 
 def _table(skip: frozenset[str], orders: bool) -> Array:
-    """Return, for each code, the numbers of its actions, or -1."""
+    """Return, for each event code, the numbers of its one or two actions; -1 for none."""
     table = np.full((len(CODES), 2), -1, np.int8)
     for code in CODES:
         for i, name in enumerate(ACTIONS[code & ~1]):
@@ -247,14 +249,14 @@ def _numbered(column: Array, value: Callable[[int], Any]) -> tuple[list[Any], Ar
 
 
 def _firsts(column: Array) -> Array:
-    """Return the first index of each of a column's small numbers."""
+    """Return the index of the first row with each of a column's small numbers."""
     found = np.full(column.max(initial=-1) + 1, -1)
-    # of repeated numbers, the write of the first row is last
+    # of several writes to one position NumPy keeps the last, here that of the first row
     found[column[::-1]] = np.arange(len(column))[::-1]
     return found[found >= 0]
 
 
 def _known_before(times: Array) -> Array:
-    """Return times in which each -1 (unknown) is replaced by the last time before it, or by 0."""
+    """Return the times with each -1 (unknown) replaced by the last time before it, or by 0."""
     latest = np.maximum.accumulate(np.where(times < 0, -1, np.arange(len(times))))
     return np.where(latest < 0, 0, times[latest])

@@ -42,7 +42,7 @@ class Event:
     _blocking: bool
     _interprocess: bool
     _mark: UseEvent | None  # the driver's event, after the first record
-    _lent: bool  # True if a caller waits for the present mark: the next record needs another event
+    _lent: bool  # True if a caller waits for the present record, so that the next record needs another event
     _point: RecordedTime | None  # the recorded time, see Note [Ticks] in stream_order.py
 
     def __new__(
@@ -96,7 +96,7 @@ class Event:
         context.driver.stream_wait(stream.handle, mark.handle)
         context.orders.wait(
             stream.queue, point if self._point is point else None
-        )  # None if it was recorded again in between
+        )  # None if another thread has recorded the event again
 
     def query(self) -> bool:
         """Return True if the work that the event marks is done; True if it was never recorded."""
@@ -112,7 +112,7 @@ class Event:
             mark.context.orders.host_wait(point)
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Return milliseconds from this event to `end_event`: of simulated time on virtual GPUs.
+        """Return the milliseconds from this event to `end_event`, in simulated time on virtual GPUs.
 
         Raises:
             ValueError: If one has no timing, or was never recorded.
@@ -142,8 +142,7 @@ class Event:
             raise RuntimeError("Both events must be completed before calculating elapsed time.") from None
 
     def lend(self) -> UseEvent:
-        """Return the event's last record, for a caller that waits for it even if the event is recorded again or
-        deleted.
+        """Return the event's last record, which stays valid if the event is recorded again or deleted.
 
         Raises:
             RuntimeError: If it was never recorded.
@@ -154,7 +153,7 @@ class Event:
         return self._mark
 
     def ipc_handle(self) -> bytes:
-        """Return 64 bytes by which other processes of this machine open the event; good while this process keeps it.
+        """Return 64 bytes by which other processes can open the event while this process keeps it.
 
         If it was not recorded yet, it belongs to the current device from now on.
 
@@ -200,7 +199,9 @@ class Event:
         )
 
     def _mark_on(self, stream: Stream) -> UseEvent:
-        """Return the driver's event to record on a stream, created if there is none or it was lent (`_lent`)."""
+        """Return the driver's event to record on a stream, a new one if there is none or a caller waits for its last
+        record.
+        """
         mark = self._mark
         if mark is not None and mark.context is not stream.context:
             _require_machine_of(stream, mark)
@@ -233,7 +234,7 @@ def create_event(cls: type[E], enable_timing: bool, blocking: bool, interprocess
 
 
 def require_cuda(name: str, place: Any) -> None:
-    """Check that a device of `torch.Stream` or `torch.Event` is CUDA's; None and ints are.
+    """Check that the device of a `torch.Stream` or `torch.Event` is a CUDA device, an int or None.
 
     Raises:
         NotSupportedError: If it is a device of another kind.
@@ -250,6 +251,6 @@ def _no_stream(function: str, got: object) -> TypeError:
 
 
 def _require_machine_of(stream: Stream, mark: UseEvent) -> None:
-    """Raise RuntimeError if the event is of another machine, where its handle may belong to another event."""
+    """Raise RuntimeError if the event belongs to another machine, where its handle may denote another event."""
     if mark.context.driver is not stream.context.driver:
         raise RuntimeError(errors.MACHINE_CLOSED)

@@ -107,12 +107,12 @@ class Stream:
 
     @property
     def device(self) -> device:
-        """Return the device that it belongs to."""
+        """Return the stream's device."""
         return self.context.device
 
     @property
     def device_type(self) -> int:
-        """Return PyTorch's number for the kind of device: 1, CUDA's."""
+        """Return PyTorch's number for the type of device: 1, CUDA."""
         return 1
 
     @property
@@ -171,7 +171,7 @@ def create_stream(cls: type[S], device: Any, priority: int, native: Any = None) 
 
 
 def _bury(context: Context) -> None:
-    """Destroy the native streams of collected objects. Any thread may do so, and a destructor may add one."""
+    """Destroy the native streams of deleted Stream objects. A destructor may add another one meanwhile."""
     while context.dead_streams:
         with suppress(IndexError):
             handle = context.dead_streams.pop()
@@ -180,7 +180,7 @@ def _bury(context: Context) -> None:
 
 
 def _adopted(context: Context, native: Any) -> int:
-    """Return the handle of a stream by its native value."""
+    """Return the driver's handle of a native stream that another library created."""
     if not isinstance(native, int) or isinstance(native, bool):
         raise TypeError(f"stream_ptr must be an int, not {type(native).__name__}")
     return context.driver.stream_adopt(context.driver_index, native)

@@ -100,7 +100,7 @@ class StreamContext:
 
 
 def select(stream: Stream, saved: list[tuple[Any, ...]]) -> None:
-    """Make a stream and its device current, saving what was.
+    """Select a stream and its device, and push the previous selection onto `saved`.
 
     Raises, with nothing changed, TypeError: not a Stream; RuntimeError: its machine is not the one in use.
     """
@@ -122,7 +122,7 @@ def select(stream: Stream, saved: list[tuple[Any, ...]]) -> None:
 
 
 def put_back(saved: list[tuple[Any, ...]]) -> None:
-    """Undo this thread's last `select`. As in PyTorch the outer device's stream is put back as well."""
+    """Undo this thread's last `select`. As in PyTorch, the outer device's stream is restored as well."""
     entry = saved.pop()
     if entry[0] is not current.local.__dict__:
         entry = _own(saved, entry)

@@ -49,7 +49,7 @@ class StreamActivity:
         self.since = 0
 
     def freed(self, now: int, before: int) -> int:
-        """Return the logical time of a free now, of a block that was last freed at `before`."""
+        """Return the logical time to store for a block that is freed now and was last freed at `before`."""
         return now if self.busy else max(before, self.since)
 
 
@@ -66,10 +66,10 @@ class StreamClocks:
     def __init__(self) -> None:
         self.now = 0
         self.capturing = 0
-        # stream handle -> the ticks of other streams that happen before
+        # stream handle -> other stream -> logical time up to which its work happens before
         self._clocks: dict[int, Mapping[int, int]] = {}
         self._host: Mapping[int, int] = _NOTHING
-        # device index -> the tick up to which its work is known to be done
+        # device index -> logical time up to which its work is known to be done
         self._devices: dict[int, int] = {}
         # stream handle -> activity
         self._queues: WeakValueDictionary[int, StreamActivity] = WeakValueDictionary()
@@ -81,7 +81,9 @@ class StreamClocks:
             return self._queues.setdefault(stream, StreamActivity(stream))
 
     def mark(self, queue: StreamActivity) -> RecordedTime:
-        """Take a tick for an event record or a host wait on the stream. Call this before the driver does it."""
+        """Return a new logical time for an event record or a host wait on the stream. Call this before the driver does
+        it.
+        """
         with self._lock:
             if not self.capturing:
                 queue.since, queue.busy = self.now, False
@@ -102,17 +104,19 @@ class StreamClocks:
             self._host = _merge_clocks(self._host, point)
 
     def device_mark(self) -> int:
-        """Take a tick for a device synchronization. Call this before the driver waits."""
+        """Return a new logical time for a device synchronization. Call this before the driver waits."""
         with self._lock:
             self.now += 1
             return self.now
 
     def device_wait(self, index: int, tick: int) -> None:
-        """Order all later work after everything that the device was given before the tick."""
+        """Order all later work after all work that was enqueued on the device before the logical time `tick`."""
         self._devices[index] = max(self._devices.get(index, 0), tick)
 
     def known(self, by: int, stream: int, index: int) -> int:
-        """Return the tick up to which `stream`, of device `index`, happens before the next work of stream `by`."""
+        """Return the logical time up to which `stream`, of device `index`, happens before the next work of stream
+        `by`.
+        """
         return max(
             self._clocks.get(by, _NOTHING).get(stream, 0),
             self._host.get(stream, 0),

@@ -10,7 +10,9 @@ _TEXT = "called a synchronizing CUDA operation"
 
 
 def announce() -> None:
-    """Warn of a blocking operation, or refuse it with RuntimeError. Callers call it before they change anything."""
+    """Warn of a blocking operation, or raise RuntimeError, as `set_sync_debug_mode` says. Call this before any
+    change.
+    """
     if flags.sync_debug_mode == WARN:
         warn_program(_TEXT, UserWarning)
     elif flags.sync_debug_mode == ERROR:

@@ -19,7 +19,7 @@ _current = _Current()
 
 
 class because:
-    """Context manager: what this thread records and waits for inside, it does for the reason `text(*arguments)`."""
+    """Context manager: events and waits that this thread enqueues inside have the wait reason `text(*arguments)`."""
 
     __slots__ = ("_arguments", "_outer", "_text")
 
@@ -37,6 +37,6 @@ class because:
 
 
 def reason() -> str:
-    """Return the innermost wait reason of this thread; empty if the program itself requested the wait."""
+    """Return the innermost wait reason of this thread; "" if the program itself requested the wait."""
     text = _current.text
     return "" if text is None else text(*_current.arguments)

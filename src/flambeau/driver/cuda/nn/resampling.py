@@ -37,18 +37,11 @@ def _flag(value: bool) -> str:
 
 def _axes(how: Any, size: Sequence[int], kind: dtype) -> bytes:
     """Return the axes of an interpolation. Ratios are rounded to the precision of the host's tables."""
-    ratios = [_ratio(how, *each) for each in zip(size, how.size, how.scales, strict=True)]
+    ratios = [how.ratio(*each) for each in zip(size, how.size, how.scales, strict=True)]
     if kind is not float64:
         ratios = [struct.unpack("<f", struct.pack("<f", ratio))[0] for ratio in ratios]
     lead = _DIMS - len(size)
     return pack("<6i3d", *(1,) * lead, *size, *(1,) * lead, *how.size, *(1.0,) * lead, *ratios)
-
-
-def _ratio(how: Any, n: int, m: int, scale: float | None) -> float:
-    """Return the distance in the input between adjacent positions of the result."""
-    if how.align_corners and not how.mode.startswith("nearest"):
-        return (n - 1) / (m - 1) if m > 1 else 0.0
-    return 1.0 / scale if scale is not None and scale > 0 else n / m
 
 
 def _number(kind: dtype) -> str:
