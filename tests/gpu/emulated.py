@@ -59,7 +59,8 @@ def _folder() -> Path:
 
 
 def _compile(*arguments: str) -> None:
-    done = subprocess.run(["g++", *_FLAGS, *arguments], capture_output=True, text=True, check=False)
+    # gcc: as g++ does, without the C++ library, which takes a quarter of the time to link.
+    done = subprocess.run(["gcc", *_FLAGS, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise AssertionError(f"{arguments}\n{done.stderr[:3000]}")
 
