@@ -1,12 +1,14 @@
 """Cases of several ranks, asked of PyTorch's processes with gloo and of Flambeau's ranks.
 
 A module of cases has CASES: name -> function(torch, device) that all ranks run, which gives tensors (or what JSON can
-hold). `python oracle_ranks.py LIBRARY DEVICE BACKEND OUT MODULES` is one rank, with RANK and WORLD_SIZE.
+hold). `python oracle_ranks.py LIBRARY DEVICE BACKEND OUT MODULES` is one rank, with RANK and WORLD_SIZE;
+`python oracle_ranks.py OUT MODULES` is all of PyTorch's, with WORLD_SIZE.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import sys
 import warnings
@@ -15,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rank_kit import run_ranks
+from rank_kit import finish, run_ranks, start
 
 HERE = Path(__file__).parent
 
@@ -60,31 +62,34 @@ def pytorchs(module):
 
 def of_processes(size, device, backend):
     """Of Flambeau's ranks that are processes: a list by rank, of all modules with so many ranks."""
-    return _told(size, "flambeau", device, backend, FLAMBEAU_VIRTUAL_DEVICES=str(size))
+    with TemporaryDirectory() as folder:
+        program = str(HERE / "oracle_ranks.py")
+        how = ("flambeau", device, backend, folder, *GROUPS[size])
+        more = {"PYTHONWARNINGS": "ignore", "FLAMBEAU_VIRTUAL_DEVICES": str(size)}
+        return _told(folder, run_ranks(size, program, *how, **more))
 
 
 @cache
 def _of_all(size):
-    """Of all modules with so many ranks: to start PyTorch's takes longer than to ask."""
-    return _told(size, "torch", "cpu", "gloo")
-
-
-def _told(size, *how, **environment):
+    """Of all modules with so many ranks. They are forks of one process: to import PyTorch takes longer than to ask."""
     with TemporaryDirectory() as folder:
-        said = run_ranks(
-            size,
+        program = start(
             str(HERE / "oracle_ranks.py"),
-            *how,
             folder,
             *GROUPS[size],
+            WORLD_SIZE=str(size),
             PYTHONWARNINGS="ignore",
-            **environment,
         )
-        assert not any(rank.status for rank in said), said
-        return [json.loads((Path(folder) / str(rank)).read_text()) for rank in range(size)]
+        return _told(folder, [finish(program)] * size)
 
 
-def main(library, device, backend, folder, *modules):
+def _told(folder, said):
+    assert not any(rank.status for rank in said), said
+    return [json.loads((Path(folder) / str(rank)).read_text()) for rank in range(len(said))]
+
+
+def ask(library, device, backend, folder, *modules):
+    """Be one rank."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch = import_module(library)
     if device == "cuda":
@@ -96,5 +101,22 @@ def main(library, device, backend, folder, *modules):
     (Path(folder) / str(rank)).write_text(json.dumps(found))
 
 
+def ask_pytorch(folder, *modules):
+    """Be PyTorch's ranks, each a fork."""
+    import_module("torch")
+    ranks = []
+    for rank in range(int(os.environ["WORLD_SIZE"])):
+        os.environ["RANK"] = str(rank)
+        ranks.append(
+            multiprocessing.get_context("fork").Process(
+                target=ask, args=("torch", "cpu", "gloo", folder, *modules)
+            )
+        )
+        ranks[-1].start()
+    for rank in ranks:
+        rank.join()
+    sys.exit(max(abs(rank.exitcode) for rank in ranks))
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    (ask if "RANK" in os.environ else ask_pytorch)(*sys.argv[1:])
