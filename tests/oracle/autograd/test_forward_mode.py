@@ -55,7 +55,6 @@ SKIPPED = (
     "exponential", "geometric", "log_normal", "to_sparse", "_refs", "torch_", "masked.", "ops.", "argwhere",
     "attention", "resize", "as_strided", "pinv", "matrix_rank", "unpool", "linalg.norm", "linalg.vector_norm",
     "cholesky_inverse",
-    "logcumsumexp",  # a known fault: its tangents are NaN, because its gradient takes the logarithm of grad
 )  # fmt: skip
 
 
@@ -300,3 +299,30 @@ def test_tangents_are_those_of_differences() -> None:
         np.testing.assert_allclose(
             tangent.detach().cpu().numpy(), numeric.cpu().numpy(), rtol=1e-5, atol=1e-7
         )
+
+
+@pytest.mark.parametrize("kind", ["float64", "complex128"])
+def test_tangents_of_logcumsumexp(kind: str) -> None:
+    # Its gradient takes logarithms of grad, which forward mode differentiates at 0.
+    generator = np.random.default_rng(DAY)
+    numbers = generator.standard_normal((2, 3, 5)) * 3
+    x, tangent = (
+        (numbers[0], numbers[1]) if kind == "float64" else (numbers[0] + 1j * numbers[1], numbers[1] * 1j)
+    )
+
+    def program(library: Any, forward: Any) -> Any:
+        with forward.dual_level():
+            dual = forward.make_dual(library.from_numpy(x.copy()), library.from_numpy(tangent.copy()))
+            found = forward.unpack_dual(library.logcumsumexp(dual, 1)).tangent
+            return library.view_as_real(found) if found.is_complex() else found
+
+    assert_agree(program)
+
+
+def test_second_derivatives_of_a_gradient_of_zeros() -> None:
+    x = torch.tensor([-np.inf, 1.0, 1.0, -900.0, 2.0], dtype=torch.float64, requires_grad=True)
+    grad = torch.tensor([0.0, 1.0, 0.0, -1.0, 0.0], dtype=torch.float64, requires_grad=True)
+    (found,) = torch.autograd.grad(torch.logcumsumexp(x, 0), x, grad, create_graph=True)
+    by_x, by_grad = torch.autograd.grad(found.sum(), (x, grad))
+    np.testing.assert_allclose(by_grad, np.ones(5), rtol=1e-12)  # the gradients of each sum add up to 1
+    np.testing.assert_allclose(by_x, np.zeros(5), atol=1e-12)

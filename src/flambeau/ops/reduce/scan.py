@@ -229,10 +229,21 @@ def _sums_of_products(grad: Any, a: Any, dim: int) -> Any:
 
 
 def _logcumsumexp_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
-    """Return the gradient of logcumsumexp, computed in logarithms separately for each sign, to avoid overflow."""
+    """Return the gradient of logcumsumexp, computed in logarithms separately for each sign, to avoid overflow.
+
+    The logarithm of a gradient of 0 has no derivative. Where `grad` is itself differentiated, as in forward mode,
+    the result is computed without it, in more steps. No factor there is above 1 for real numbers.
+    """
     dim = params[0]
     if not a.meta.ndim:
         return grad
+    if grad.requires_grad:
+        size = out.meta.shape[dim] - 1
+        ratios = grad.detach() * 0  # the first one has no predecessor and is not used
+        ratios.narrow(dim, 1, size).copy_(
+            _exp_of_difference(out.narrow(dim, 0, size), out.narrow(dim, 1, size))
+        )
+        return conj(_sums_of_products(conj(grad), ratios, dim) * _exp_of_difference(a, out))
     if a.meta.dtype.is_complex:
         turned = (conj(grad).log() - out).flip([dim])
         return conj((turned.logcumsumexp(dim).flip([dim]) + a).exp())
@@ -243,6 +254,11 @@ def _logcumsumexp_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
         return (masked.flip([dim]).logcumsumexp(dim).flip([dim]) + a).exp()
 
     return part(grad > 0) - part(grad < 0)
+
+
+def _exp_of_difference(a: Any, b: Any) -> Any:
+    """Return exp(a - b), and 1 where both are the same infinity."""
+    return (a - b).masked_fill(a == b, 0).exp()
 
 
 cumsum = scanner(
