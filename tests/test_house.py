@@ -253,7 +253,7 @@ def test_pages_name_files_that_are_there(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
     folders = [root / folder for folder in ("src", "docs", "tests", "bench", "examples")]
     names = {path.name for folder in folders for path in folder.rglob("*.*")}
-    names |= {path.name for path in root.glob("*.*")} | {"program.py"}  # the reader's
+    names |= {path.name for path in root.glob("*.*")} | {"program.py", "profile.toml"}  # the reader's
     names |= set(
         re.findall(r'^```\w+ title="([\w.]+)"', text, flags=re.M)
     )  # that the page has its reader write

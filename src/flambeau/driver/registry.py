@@ -111,6 +111,16 @@ def virtual_models() -> list[str]:
     return [name for name in profile.profile_names() if profile.load_profile(name).cluster is None]
 
 
+def profile_table(name: str) -> dict[str, Any]:
+    """Return the keys of a profile, or of the TOML file at that path, as the file has them.
+
+    Raises:
+        ValueError: If the name is unknown, or the file is missing or malformed.
+    """
+    table: dict[str, Any] = import_module("flambeau.driver.virtual.profile").profile_table(name)
+    return table
+
+
 def go_on(other: Awaited | None = None) -> None:
     """Let virtual GPUs progress while the host waits for another process.
 

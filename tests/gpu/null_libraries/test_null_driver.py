@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -127,6 +128,23 @@ except RuntimeError as error:
     answers, message = run(library, program, devices=0).splitlines()[:2]
     assert answers == "False 0 3.0"
     assert message.startswith(f"No CUDA GPUs are available: CUDA_VISIBLE_DEVICES={visible!r} leaves none")
+
+
+def test_calibrate_measures_a_gpu(library: Path, tmp_path: Path) -> None:
+    """Run all microbenchmarks but products, which need cuBLAS."""
+    program = f"""
+import sys
+sys.argv = ["flambeau"]
+from flambeau.driver.cuda.device.compiler import Compiler
+Compiler.cubin = lambda self, source: b"no compiler here"
+from flambeau.cli.main import main
+sys.exit(main(["calibrate", "--child", "-o", {str(tmp_path / "raw.json")!r}]))
+"""
+    run(library, program)
+    data = json.loads((tmp_path / "raw.json").read_text())
+    failed = {row["benchmark"] for row in data["rows"] if "error" in row}
+    assert data["device"]["name"] == "Null GPU" and data["device"]["sms"] == 132
+    assert failed and all("product" in name for name in failed), failed
 
 
 def test_a_real_machine_is_traced_by_events(library: Path, tmp_path: Path) -> None:

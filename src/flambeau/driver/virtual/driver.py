@@ -146,7 +146,7 @@ class VirtualDriver:
         queues = self._queues = Queues(machine, captures, comms)
         self._events = Events(machine, queues, captures, comms)
         self._memory = VirtualAllocations(machine, queues, captures)
-        self._host = HostClock(core, self.profile.host or "pytorch")
+        self._host = HostClock(core, self.profile.host or "pytorch", self.profile.host_factor or 1.0)
         self._copies = Copies(machine, queues, captures, self._routes, contents, self._host.costs)
         self._launches = Launches(machine, self._lock, queues, captures, contents, self._host)
         self._graphs = Graphs(machine, queues, captures, self._host.costs)

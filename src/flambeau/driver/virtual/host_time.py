@@ -4,7 +4,7 @@
 Problem: Small models are limited by the host, whose Python and C++ code takes longer than their kernels.
 Rule: The host's clock advances by a fixed time for each kernel that is launched, by the name of the kernel, and for
 each view, module, node and the like that the runtime reports (`host_work`). A file of `hosts/` has the times. The
-default, `pytorch`, is PyTorch's on an H100's host; `flambeau` is Flambeau's.
+default, `pytorch`, is PyTorch's on an H100's host; `flambeau` is Flambeau's. A profile's `host_factor` scales both.
 Consequences: A time stands for the whole call: Python, dispatch, allocation and launch. Nothing depends on the wall
 clock. The program's own Python code, and its work on CPU tensors, cost nothing. Commands start later than they did
 without, so the schedule `earliest` may choose another legal order, as the modelled machine does.
@@ -16,7 +16,6 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from flambeau.driver.virtual.scheduling.scheduler import Scheduler
 
@@ -52,11 +51,14 @@ def host_names() -> list[str]:
 
 
 @cache
-def load_host(name: str) -> HostCosts:
-    """Return the costs of a modelled host. `name` is one of `host_names()`."""
-    table: dict[str, Any] = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
-    work = tuple([table["work"][kind] for kind in WORK])
-    return HostCosts(work, table["launches"], table["operands"], table["calls"])
+def load_host(name: str, factor: float = 1.0) -> HostCosts:
+    """Return the costs of a modelled host, multiplied by a factor. `name` is one of `host_names()`."""
+    tables: dict[str, dict[str, int]] = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    scaled = {
+        title: {key: round(ns * factor) for key, ns in table.items()} for title, table in tables.items()
+    }
+    work = tuple([scaled["work"][kind] for kind in WORK])
+    return HostCosts(work, scaled["launches"], scaled["operands"], scaled["calls"])
 
 
 class HostClock:
@@ -64,9 +66,9 @@ class HostClock:
 
     __slots__ = ("_core", "costs", "library_calls", "library_launch")
 
-    def __init__(self, core: Scheduler, name: str) -> None:
+    def __init__(self, core: Scheduler, name: str, factor: float) -> None:
         self._core = core
-        self.costs = load_host(name)
+        self.costs = load_host(name, factor)
         self.library_launch = self.costs.launches["library"]
         self.library_calls = 0  # that have begun and not ended
 

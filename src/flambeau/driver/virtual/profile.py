@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from types import NoneType
@@ -117,6 +117,7 @@ class Profile:
         queue: The number of commands that a stream holds before the host waits.
         cluster: The network of a profile of many nodes; None for one node.
         host: The modelled host, "pytorch" or "flambeau"; None for "pytorch". See Note [The host's time].
+        host_factor: The host's times are multiplied by it; None for 1.
 
     A file's key `base` names another profile, whose keys hold where the file has none.
     """
@@ -140,6 +141,7 @@ class Profile:
     costs: Costs
     cluster: Cluster | None = None
     host: str | None = None
+    host_factor: float | None = None
 
 
 def profile_names() -> list[str]:
@@ -159,6 +161,11 @@ def load_profile(name: str) -> Profile:
     if "/" in name or name.endswith(".toml"):
         return _of_file(Path(name))
     return _own(ALIASES.get(name, name))
+
+
+def profile_table(name: str) -> dict[str, Any]:
+    """Return the keys of a profile, as its file has them, with None for those that it may leave out."""
+    return asdict(load_profile(name))
 
 
 @cache
@@ -243,6 +250,8 @@ def _limits(hint: Any, key: str) -> tuple[float, float]:
         return 0, _MOST_NS if key.endswith("_ns") else _MOST
     if key.startswith("efficiency.") or key == "cluster.tree_share":
         return _LEAST_SHARE, 1
+    if key == "host_factor":
+        return 0.01, 100
     return _LEAST_RATE, 1e21
 
 
