@@ -3,9 +3,11 @@
     make ecosystem                                        # builds .venv-ecosystem without PyTorch and runs all
     python -m ecosystem --python .venv-ecosystem/bin/python --only gpytorch
     python -m ecosystem --reference PYTHON                # also runs each program on PyTorch's CPU build
+    python -m ecosystem --only keras --update             # replaces the rows of these programs
 
-Each program runs in its own process, on Flambeau's virtual GPUs and, given an interpreter that has PyTorch and the
-packages, on that. A complete run writes ecosystem/results.json, from which `make docs` writes docs/ecosystem.md.
+Each program runs in its own process, on Flambeau's virtual GPUs with race detection and, given an interpreter that has
+PyTorch and the packages, on that. A complete run writes ecosystem/results.json, from which `make docs` writes
+docs/ecosystem.md. A program passes on Flambeau if it ends with status 0 and has used a virtual GPU.
 """
 
 from __future__ import annotations
@@ -17,11 +19,15 @@ import platform
 import re
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results.json"
@@ -43,14 +49,18 @@ class Run:
     Attributes:
         passed: True if the program ended with status 0.
         seconds: Wall time of the process.
+        cpu_seconds: Time that the processor worked for the process and its children.
         error: Last line of the error, empty if the program passed.
         traceback: Last lines of the standard error stream, empty if the program passed.
+        races: Verdict of the race detector, empty on PyTorch.
     """
 
     passed: bool
     seconds: float
+    cpu_seconds: float
     error: str = ""
     traceback: str = ""
+    races: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,8 @@ class Row:
         program: Path of the program below ecosystem/programs.
         package: Name of the package on the Python Package Index.
         version: Version that requirements.txt pins.
+        options: Options of `flambeau run` that the program names in a comment.
+        date: Day of the run.
         flambeau: Result on Flambeau.
         reference: Result on PyTorch, None if it was not run.
     """
@@ -68,6 +80,8 @@ class Row:
     program: str
     package: str
     version: str
+    options: str
+    date: str
     flambeau: Run
     reference: Run | None
 
@@ -116,17 +130,69 @@ def run_program(command: Sequence[str], environment: dict[str, str], limit: floa
         limit: Time limit in seconds, after which the program is ended and counts as failed.
     """
     start = time.perf_counter()
-    try:
-        done = subprocess.run(
-            command, env=os.environ | ENVIRONMENT | environment, capture_output=True, text=True, timeout=limit
+    with tempfile.TemporaryFile("w+", errors="replace") as stderr:
+        process = subprocess.Popen(
+            command, env=os.environ | ENVIRONMENT | environment, stdout=subprocess.DEVNULL, stderr=stderr
         )
-    except subprocess.TimeoutExpired:
-        return Run(False, limit, f"did not end within {limit:g} s")
-    seconds = round(time.perf_counter() - start, 2)
-    if done.returncode == 0:
-        return Run(True, seconds)
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    return Run(False, seconds, find_error(lines) or f"status {done.returncode}", "\n".join(lines[-14:]))
+        alarm = threading.Timer(limit, process.kill)
+        alarm.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        expired = alarm.finished.is_set()
+        alarm.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = round(time.perf_counter() - start, 2)
+        stderr.seek(0)
+        lines = [line for line in stderr.read().splitlines() if line.strip()]
+    work = round(usage.ru_utime + usage.ru_stime, 2)
+    if expired:
+        return Run(False, seconds, work, f"did not end within {limit:g} s")
+    if process.returncode == 0:
+        return Run(True, seconds, work)
+    error = find_error(lines) or f"status {process.returncode}"
+    return Run(False, seconds, work, error, "\n".join(lines[-14:]))
+
+
+def run_on_flambeau(path: Path, python: str, limit: float) -> Run:
+    """Run one program on virtual GPUs with race detection and return its result.
+
+    Args:
+        path: The program.
+        python: Interpreter that has the packages.
+        limit: Time limit in seconds.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.json")
+        command = [python, *FLAMBEAU, "--report", str(report), *read_options(path).split(), str(path)]
+        run = run_program(command, {"PYTHONPATH": str(FOLDER.parent / "src")}, limit)
+        machines = read_machines(json.loads(report.read_text())) if report.exists() else []
+    if run.passed and not any(
+        device["peak_allocated"] for machine in machines for device in machine["devices"]
+    ):
+        return replace(run, passed=False, error="the program used no GPU")
+    return replace(run, races=judge_races(machines))
+
+
+def read_options(path: Path) -> str:
+    """Return the options of `flambeau run` that a program names in a line `# flambeau run OPTIONS`."""
+    found = re.search(r"^# flambeau run (.+)$", path.read_text(), re.MULTILINE)
+    return found[1] if found else ""
+
+
+def read_machines(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the machines of a report and of its child processes."""
+    machines = list(report["machines"])
+    for child in report["processes"]:
+        machines += read_machines({"processes": [], **child})
+    return machines
+
+
+def judge_races(machines: Sequence[dict[str, Any]]) -> str:
+    """Return the verdict of the race detector on all machines of a program."""
+    certificates = [machine["certificate"] for machine in machines if machine["certificate"]]
+    races = sum(len(certificate["races"]) for certificate in certificates)
+    if races:
+        return f"{races} found"
+    return "none" if certificates and all(each["race_free"] for each in certificates) else "no certificate"
 
 
 def find_error(lines: Sequence[str]) -> str:
@@ -155,22 +221,30 @@ def ask_version(command: Sequence[str]) -> list[str]:
     return done.stdout.split()
 
 
-def write_results(rows: Sequence[Row], options: argparse.Namespace) -> None:
-    """Write ecosystem/results.json."""
+def write_row(row: Row) -> None:
+    """Write a row to ecosystem/results.json in place of the former row of its program."""
+    document = json.loads(RESULTS.read_text())
+    programs = {str(path.relative_to(FOLDER / "programs")) for path in find_programs()}
+    kept = {row["program"]: row for row in document["rows"] if row["program"] in programs}
+    fields = asdict(row)
+    for run in filter(None, (fields["flambeau"], fields["reference"])):
+        del run["traceback"]
+    former = kept.get(row.program, {})
+    kept[row.program] = fields | {"reference": fields["reference"] or former.get("reference")}
+    document["rows"] = [kept[program] for program in sorted(kept)]
+    RESULTS.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def write_setting(options: argparse.Namespace) -> None:
+    """Write the machine and the versions to ecosystem/results.json."""
     flambeau, python = ask_version([options.python, *FLAMBEAU, str(FOLDER / "print_version.py")])
-    reference = ask_version([options.reference, "-c", VERSION])[0] if options.reference else None
-    document = {
-        "date": datetime.now(UTC).date().isoformat(),
+    document = json.loads(RESULTS.read_text()) | {
         "machine": describe_machine(),
         "flambeau": flambeau,
-        "pytorch": reference,
         "python": python,
-        "rows": [asdict(row) for row in rows],
     }
-    for row in document["rows"]:
-        for run in (row["flambeau"], row["reference"]):
-            if run:
-                del run["traceback"]
+    if options.reference:
+        document["pytorch"] = ask_version([options.reference, "-c", VERSION])[0]
     RESULTS.write_text(json.dumps(document, indent=1) + "\n")
 
 
@@ -178,16 +252,16 @@ def format_row(row: Row) -> str:
     """Return one line of the table."""
     other = row.reference
     ratio = (
-        f"{row.flambeau.seconds / other.seconds:5.2f}"
+        f"{row.flambeau.cpu_seconds / other.cpu_seconds:5.2f}"
         if other and other.passed and row.flambeau.passed
         else "    -"
     )
-    seconds = f"{other.seconds:7.1f}" if other and other.passed else f"{'fails' if other else '-':>7}"
+    seconds = f"{other.cpu_seconds:7.1f}" if other and other.passed else f"{'fails' if other else '-':>7}"
     result = "passes" if row.flambeau.passed else "fails"
     program = Path(row.program).stem
     return (
-        f"{row.package:24} {row.version:18} {program:32} {result:6} {row.flambeau.seconds:7.1f} {seconds} {ratio}  "
-        f"{row.flambeau.error[:110]}"
+        f"{row.package:24} {row.version:18} {program:32} {result:6} {row.flambeau.cpu_seconds:7.1f} {seconds} {ratio}  "
+        f"{row.flambeau.races:14} {row.flambeau.error[:110]}"
     ).rstrip()
 
 
@@ -206,6 +280,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--limit", type=float, default=120.0, metavar="SECONDS", help="time limit of each program"
     )
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="programs that run at the same time")
+    parser.add_argument(
+        "--update", action="store_true", help="with --only: replace these rows of the results"
+    )
     parser.add_argument("--tracebacks", action="store_true", help="print the last lines of each failure")
     return parser.parse_args(arguments)
 
@@ -217,28 +295,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The number of programs that failed on Flambeau.
     """
     options = parse(arguments)
-    versions = read_requirements()
-    sources = str(FOLDER.parent / "src")
+    written = options.update or not options.only
+    if written:
+        write_setting(options)
     rows = []
-    print(f"{'package':24} {'version':18} {'program':32} result   flamb.  PyTorch ratio  error", flush=True)
-    for path in find_programs(options.only):
-        package = find_package(path.stem, list(versions))
-        flambeau = run_program([options.python, *FLAMBEAU, str(path)], {"PYTHONPATH": sources}, options.limit)
-        reference = None
-        if options.reference:
-            reference = run_program(
-                [options.reference, str(path)], {"PYTHONPATH": "", "CUDA_VISIBLE_DEVICES": ""}, options.limit
-            )
-        name = str(path.relative_to(FOLDER / "programs"))
-        rows.append(Row(name, package, versions[package], flambeau, reference))
-        print(format_row(rows[-1]), flush=True)
-        if options.tracebacks and flambeau.traceback:
-            print(re.sub("^", "    | ", flambeau.traceback, flags=re.MULTILINE), flush=True)
+    print(f"{'package':24} {'version':18} {'program':32} result   flamb.  PyTorch ratio  races", flush=True)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        futures = [pool.submit(measure, path, options) for path in find_programs(options.only)]
+        for future in as_completed(futures):
+            row = future.result()
+            rows.append(row)
+            print(format_row(row), flush=True)
+            if written:
+                write_row(row)
+            if options.tracebacks and row.flambeau.traceback:
+                print(re.sub("^", "    | ", row.flambeau.traceback, flags=re.MULTILINE), flush=True)
     failed = sum(not row.flambeau.passed for row in rows)
-    print(f"{len(rows) - failed} of {len(rows)} programs pass on Flambeau")
-    if not options.only:
-        write_results(rows, options)
+    print(f"{len(rows) - failed} of {len(rows)} programs pass on Flambeau; seconds are the processor's")
     return min(failed, 125)
+
+
+def measure(path: Path, options: argparse.Namespace) -> Row:
+    """Run one program on Flambeau and, with --reference, on PyTorch."""
+    versions = read_requirements()
+    package = find_package(path.stem, list(versions))
+    flambeau = run_on_flambeau(path, options.python, options.limit)
+    reference = None
+    if options.reference:
+        environment = {"PYTHONPATH": "", "CUDA_VISIBLE_DEVICES": ""}
+        reference = run_program([options.reference, str(path)], environment, options.limit)
+    name = str(path.relative_to(FOLDER / "programs"))
+    today = datetime.now(UTC).date().isoformat()
+    return Row(name, package, versions[package], read_options(path), today, flambeau, reference)
 
 
 if __name__ == "__main__":

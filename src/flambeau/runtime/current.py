@@ -27,11 +27,29 @@ class Selection(threading.local):
 
 
 class Default(threading.local):
-    """One thread's default device for new tensors. `left` holds the defaults of the enclosing `with` blocks."""
+    """One thread's default device for new tensors.
+
+    Attributes:
+        device: The device of new tensors.
+        fallback: The device of the default tensor type.
+        selected: The device, if the program selected it; functions that convert data then also move tensors to it.
+        left: Values of `selected` in the enclosing `with` blocks.
+    """
 
     def __init__(self) -> None:
-        self.device = CPU
-        self.left: list[device] = []
+        self.device = self.fallback = CPU
+        self.selected: device | None = None
+        self.left: list[device | None] = []
+
+    def select(self, where: device | None) -> None:
+        """Make a device the default; None returns to the one of the default tensor type."""
+        self.selected = where
+        self.device = where or self.fallback
+
+    def set_fallback(self, where: device) -> None:
+        """Set the device of the default tensor type."""
+        self.fallback = where
+        self.select(self.selected)
 
 
 default = Default()

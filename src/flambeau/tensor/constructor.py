@@ -13,6 +13,7 @@ from flambeau.core.dtype import DTYPES, dtype
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.ops import view as records
+from flambeau.runtime import current
 from flambeau.tensor.arguments import public
 from flambeau.tensor.arguments.options import place, shape_of
 from flambeau.tensor.arguments.public import function, method
@@ -22,7 +23,6 @@ from flambeau.tensor.call import empty
 from flambeau.tensor.deterministic_fill import filled_if_wanted
 from flambeau.tensor.exchange.data import new as made_of
 from flambeau.tensor.promotion import set_default_dtype
-from flambeau.tensor.settings import set_default_device
 from flambeau.tensor.storages import Face, TypedStorage, face, new_row, no_storage, row_as, wrapped_row
 from flambeau.tensor.tensor import Tensor, as_type
 from flambeau.tensor.wrappers import note_instance
@@ -180,7 +180,7 @@ def set_default_tensor_type(t: Any) -> None:
             "invalid type object: only floating-point types are supported as the default type"
         ) from None
     set_default_dtype(kind)
-    set_default_device(where)
+    current.default.set_fallback(where)
     warnings.warn(
         "torch.set_default_tensor_type() is deprecated as of PyTorch 2.1, please use torch.set_default_dtype() and "
         "torch.set_default_device() as alternatives.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from flambeau.core.device import CPU, device
+from flambeau.core.device import device
 from flambeau.core.flags import flags
 from flambeau.runtime import current, system
 from flambeau.runtime.devices import blas_threads
@@ -22,8 +22,11 @@ def get_default_device() -> device:
 
 @function
 def set_default_device(device: Any) -> None:
-    """Set the default device of new tensors in this thread; None for the CPU."""
-    current.default.device = CPU if device is None else _device(device)
+    """Set the default device of new tensors in this thread; None for the CPU.
+
+    `torch.tensor`, `as_tensor` and `asarray` also convert arrays and tensors to a device that is not None.
+    """
+    current.default.select(None if device is None else _device(device))
 
 
 _device = device  # an argument of the functions here has the name
@@ -31,13 +34,13 @@ _device = device  # an argument of the functions here has the name
 
 def _enter(self: device) -> device:
     """Make the device the default of new tensors: `with torch.device("cuda"):`."""
-    current.default.left.append(current.default.device)
-    current.default.device = self
+    current.default.left.append(current.default.selected)
+    current.default.select(self)
     return self
 
 
 def _leave(self: device, *error: object) -> None:
-    current.default.device = current.default.left.pop()
+    current.default.select(current.default.left.pop())
 
 
 device.__enter__ = _enter  # type: ignore[attr-defined]

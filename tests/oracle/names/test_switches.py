@@ -157,6 +157,72 @@ def test_set_default_device(where):
     assert type(outcome(lambda: flambeau.set_default_device("gpu"))) is RuntimeError
 
 
+MAKERS = {
+    "tensor of an array": lambda m, x: m.tensor(x.numpy()),
+    "tensor of a tensor": lambda m, x: m.tensor(x),
+    "as_tensor of an array": lambda m, x: m.as_tensor(x.numpy()),
+    "as_tensor of a list": lambda m, x: m.as_tensor([1.0]),
+    "as_tensor of a tensor": lambda m, x: m.as_tensor(x),
+    "as_tensor with a device": lambda m, x: m.as_tensor(x, device="cpu"),
+    "asarray of an array": lambda m, x: m.asarray(x.numpy()),
+    "asarray of a tensor": lambda m, x: m.asarray(x),
+    "from_numpy": lambda m, x: m.from_numpy(x.numpy()),
+    "frombuffer": lambda m, x: m.frombuffer(bytearray(8), dtype=m.float32),
+    "Tensor": lambda m, x: m.Tensor([1.0]),
+    "new_tensor": lambda m, x: x.new_tensor([1.0]),
+    "new_zeros": lambda m, x: x.new_zeros(3),
+    "zeros_like": lambda m, x: m.zeros_like(x),
+    "normal": lambda m, x: m.normal(0.0, 1.0, (3,)),
+    "hann_window": lambda m, x: m.hann_window(4),
+    "kaiser_window": lambda m, x: m.kaiser_window(4),
+    "windows.hann": lambda m, x: m.signal.windows.hann(4),
+    "fftfreq": lambda m, x: m.fft.fftfreq(4),
+    "scalar_tensor": lambda m, x: m.scalar_tensor(1.0),
+    "lengths of sequences": lambda m, x: (
+        m.nn.utils.rnn.pack_padded_sequence(x[None, :, None], [3], True).batch_sizes
+    ),
+    "parameters": lambda m, x: m.nn.Linear(2, 2).weight,
+}
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct")
+@pytest.mark.parametrize("default", [None, "cpu", "meta"])
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_selected_device_moves_data_as_in_pytorch(make, default):
+    places = []
+    for m in (torch, flambeau):
+        x = m.zeros(3)
+        m.set_default_device(default)
+        try:
+            places.append(str(make(m, x).device))
+        finally:
+            m.set_default_device(None)
+    assert places[0] == places[1]
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct")
+def test_as_tensor_moves_tensors_only_to_a_selected_device(where):
+    x = flambeau.ones(2, device=where)
+    for convert in (flambeau.tensor, flambeau.as_tensor, flambeau.asarray):
+        assert convert(x).device is where
+        with flambeau.device("cpu"):
+            assert convert(x).device.type == "cpu"
+
+
+@pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type")
+def test_a_default_tensor_type_leaves_tensors_where_they_are(where):
+    flambeau.set_default_tensor_type("torch.cuda.FloatTensor")
+    try:
+        assert flambeau.as_tensor(flambeau.ones(2, device="cpu")).device.type == "cpu"
+        assert flambeau.as_tensor([1.0]).device is where
+        with flambeau.device("cpu"):
+            assert flambeau.ones(2).device.type == "cpu"
+        assert flambeau.ones(2).device is where
+    finally:
+        flambeau.set_default_tensor_type("torch.FloatTensor")
+    assert flambeau.ones(2).device.type == "cpu"
+
+
 def test_a_default_device_that_is_not_there_is_refused_at_use(where):
     with flambeau.device("cuda:7"), pytest.raises(RuntimeError):
         flambeau.ones(2)

@@ -202,7 +202,7 @@ def pack_padded_sequence(
     sizes = _sizes(counts)
     rows = as_tensor(_rows(x.shape[1], sizes), device=x.device)
     data = x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]).index_select(0, rows)
-    return PackedSequence(data, as_tensor(sizes), places, None)
+    return PackedSequence(data, as_tensor(sizes, device="cpu"), places, None)
 
 
 def _check_lengths(x: Tensor, lengths: Tensor) -> list[int]:
@@ -258,7 +258,7 @@ def pad_packed_sequence(
     data = sequence.data
     rows = as_tensor(_rows(longest, sizes), device=data.device)
     padded = _place_rows(data, rows, (sizes[0], longest), padding_value)
-    lengths = as_tensor(counts)
+    lengths = as_tensor(counts, device="cpu")
     if sequence.unsorted_indices is not None:
         padded = padded.index_select(0, sequence.unsorted_indices)
         lengths = lengths[sequence.unsorted_indices.cpu()]
@@ -312,7 +312,7 @@ def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = F
 
 def pack_sequence(sequences: Any, enforce_sorted: bool = True) -> PackedSequence:
     """Pack sequences (L, ...), longest first unless `enforce_sorted` is False."""
-    lengths = as_tensor([x.shape[0] for x in sequences])
+    lengths = as_tensor([x.shape[0] for x in sequences], device="cpu")
     return pack_padded_sequence(pad_sequence(sequences), lengths, enforce_sorted=enforce_sorted)
 
 

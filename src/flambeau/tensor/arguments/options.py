@@ -85,6 +85,15 @@ def default_device() -> device:
     return where if where is CPU else system.resolve(where)
 
 
+def place_data(where: Any) -> device | None:
+    """Return the device to which data is converted that a program gave; None leaves arrays and tensors where they are.
+
+    As in PyTorch, a default device that the program selected counts as if it were the argument.
+    """
+    where = current.default.selected if where is None else where
+    return None if where is None else place_copy(where)
+
+
 def kind_of(kind: Any, function: str, default: dtype | None = None) -> dtype:
     """Return the dtype that an argument names, a dtype or a Python number type; the default dtype for None."""
     if kind.__class__ is dtype:

@@ -24,6 +24,7 @@ from flambeau.tensor.arguments.options import (
     kind_of_number,
     new_leaf,
     place_copy,
+    place_data,
     refuse,
 )
 from flambeau.tensor.arguments.public import function, method
@@ -54,9 +55,7 @@ def tensor(
         TypeError, RuntimeError: For a value that is not a number.
     """
     _warn_of_tensor(data, "torch.tensor")
-    made = _copy_detached(
-        data, _kind(dtype, "tensor"), None if device is None else place_copy(device), pin_memory
-    )
+    made = _copy_detached(data, _kind(dtype, "tensor"), place_data(device), pin_memory)
     return new_leaf(made, requires_grad)
 
 

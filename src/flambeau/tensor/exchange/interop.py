@@ -18,7 +18,7 @@ from flambeau.runtime.streams.stream import Stream
 from flambeau.runtime.streams.wait_reason import because
 from flambeau.tape.mode import mode
 from flambeau.tensor.arguments.extents import int_of, ints_of, require_backed, require_layout
-from flambeau.tensor.arguments.options import creates, kind_of, place_copy
+from flambeau.tensor.arguments.options import creates, kind_of, place_data
 from flambeau.tensor.arguments.public import alias, function, method
 from flambeau.tensor.arguments.typing import strides_like, type_name
 from flambeau.tensor.exchange.data import new, numpy_kind, over
@@ -261,7 +261,7 @@ def asarray(
     Shares memory where it can; `copy` forces a copy (True) or forbids one (False: ValueError if needed).
     """
     kind = None if dtype is None else kind_of(dtype, "asarray")
-    where = None if device is None else place_copy(device)
+    where = place_data(device)
     shared = _share_memory_of(obj, kind)
     if shared is None:
         if copy is False:

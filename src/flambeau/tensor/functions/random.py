@@ -22,7 +22,7 @@ from flambeau.ops.op import Derivative, Op
 from flambeau.ops.pointwise.dtype_promotion import REALS
 from flambeau.ops.random import random as ops
 from flambeau.ops.random.dropout import EACH, native_dropout
-from flambeau.runtime import generator, system
+from flambeau.runtime import current, generator, system
 from flambeau.runtime.generator import Generator
 from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.extents import int_of
@@ -469,6 +469,8 @@ def normal(
     """
     if size is not None:
         mean, std = number(mean, "normal", "mean", 1), number(std, "normal", "std", 2)
+        if out is None:  # as in PyTorch, set_default_device() has no effect on this function
+            options = {"device": current.default.fallback, **options}
         return normal_(_make_empty((size,), out, options), float(mean), float(std), generator=generator)
     if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
         raise TypeError("normal() of two numbers needs a size")

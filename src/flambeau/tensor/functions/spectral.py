@@ -6,11 +6,10 @@ import math
 from typing import Any
 
 from flambeau.core.callsite import warn_program
-from flambeau.core.device import CPU
 from flambeau.core.dtype import FLOATING, float64
 from flambeau.core.flags import flags
 from flambeau.ops.linalg.fft import kaiser_window as kaiser
-from flambeau.tensor.arguments.options import CreationOptions, Given, integer
+from flambeau.tensor.arguments.options import CreationOptions, Given, default_device, integer
 from flambeau.tensor.arguments.public import both, function, functions
 from flambeau.tensor.call import call
 from flambeau.tensor.functions.fft import fft, ifft, irfft, rfft
@@ -27,7 +26,7 @@ def _window(name: str, length: Any, periodic: bool, given: Given, shape: Any) ->
     length = integer(length, name, "window_length", 1)
     options = CreationOptions(name, given)
     kind = options.kind or flags.default_dtype
-    where = options.device or CPU
+    where = options.device or default_device()
     if kind.category != FLOATING:
         raise RuntimeError(f"{name} expects floating point dtypes, got: {kind}")
     if length < 0:
