@@ -1,5 +1,7 @@
 """Filters, warps and registers images with kornia, and augments a batch."""
 
+# flambeau run --float32-precision highest
+
 import kornia
 import kornia.augmentation as K
 import torch

@@ -20,7 +20,7 @@ y = (x.mean((1, 2, 3)) > 1).float()
 update_bn_stats(model, [x[i : i + 16] for i in range(0, 64, 16)], num_iters=4)
 assert model[1].running_mean.abs().max() > 0.01
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-schedule = CosineParamScheduler(0.1, 0.0)
+schedule = CosineParamScheduler(0.3, 0.0)
 losses = []
 for step in range(30):
     optimizer.param_groups[0]["lr"] = schedule(step / 30)
