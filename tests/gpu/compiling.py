@@ -18,19 +18,13 @@ COMPILER = Compiler("sm_90a", None, () if EACH_ALONE else ("--Ofast-compile=max"
 def compile_all(programs: Iterable[KernelProgram]) -> None:
     """Raises DriverError, with the compiler's log, where one does not compile.
 
-    Of those of one name, which differ in sizes and dtypes, the longest is compiled as it is, the others are one
-    text, in namespaces, that has the prelude once. The exhaustive runs compile each as it is.
+    They are one text, in namespaces, that has the prelude once. The exhaustive runs compile each as it is.
     """
-    kinds: dict[str, dict[str, None]] = {}
-    for program in programs:
-        kinds.setdefault(program.name, {})[program.source] = None
-    for sources in kinds.values():
-        *others, longest = sorted(sources, key=len)
-        compile_each([longest])
-        if EACH_ALONE:
-            compile_each(others)
-        elif others:
-            compile_together(others)
+    sources = list(dict.fromkeys([program.source for program in programs]))
+    if EACH_ALONE or len(sources) < 2:
+        compile_each(sources)
+    else:
+        compile_together(sources)
 
 
 def compile_each(sources: Iterable[str]) -> None:

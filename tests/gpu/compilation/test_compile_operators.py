@@ -70,10 +70,16 @@ def _kinds(op: Op) -> list[Any]:
     return kinds if EACH_ALONE else kinds[session_seed() % max(len(kinds), 1) :][:1]
 
 
+def _layouts(op: Op) -> tuple[operators.Layout, ...]:
+    """Return one of the layouts, another each day and not the same of all operators; all in the exhaustive runs."""
+    return LAYOUTS if EACH_ALONE else (LAYOUTS[(session_seed() + len(op.name)) % len(LAYOUTS)],)
+
+
 def _launches(op: Op) -> Iterator[Launch]:
+    layouts = _layouts(op)
     for kind in _kinds(op):
         for inputs, params in op.samples(operators.maker(kind, 0), kind):
-            for layout in LAYOUTS:
+            for layout in layouts:
                 moved = tuple([GPU if isinstance(x, flambeau.device) else x for x in params])
                 moved += tuple([getattr(flags, name) for name in op.flags])
                 try:
@@ -107,6 +113,14 @@ def _programs(op: Op) -> Iterator[KernelProgram]:
             yield from [step.program for step in built.passes] if isinstance(built, KernelPlan) else [built]
 
 
-@pytest.mark.parametrize("name", sorted(name for name, op in table.items() if op.kernel.cuda is not None))
-def test_sources_compile(name: str) -> None:
-    compile_all(_programs(table[name]))
+NAMES = sorted(name for name, op in table.items() if op.kernel.cuda is not None)
+TOGETHER = (
+    1 if EACH_ALONE else 8
+)  # operators of one text: its prelude takes longer than most of their sources
+
+
+@pytest.mark.parametrize(
+    "names", [NAMES[i : i + TOGETHER] for i in range(0, len(NAMES), TOGETHER)], ids=",".join
+)
+def test_sources_compile(names: list[str]) -> None:
+    compile_all([program for name in names for program in _programs(table[name])])
