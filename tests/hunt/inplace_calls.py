@@ -34,7 +34,7 @@ from hunt.api_calls import (
     draw,
     functions,
 )  # fmt: skip
-from hunt.listed import listed
+from hunt.listed import described, listed
 from support import from_torch, torch
 
 import flambeau
@@ -153,7 +153,7 @@ class Finding(NamedTuple):
     def reason(self) -> str:
         """Why the difference is known; empty if it is not."""
         return listed(
-            f"in place: {self.kind}", self.write.call.name, f"{self.write}\n{self.theirs}\n{self.ours}"
+            f"in place: {self.kind}", self.write.call.name, described(self.write, self.theirs, self.ours)
         )
 
 

@@ -157,6 +157,34 @@ t.broadcast_shapes((2, 3), (-1, 3))
 t.broadcast_shapes(-1, 3)
 t.broadcast_shapes("x")
 t.autograd.grad((x := t.tensor([1.0, 2.5], dtype=t.bfloat16, requires_grad=True)).digamma().sum(), x)[0]
+t.tensor([None], dtype=t.float32)
+t.tensor(object, dtype=t.int64)
+t.ones(2).new_tensor([object])
+t.triplet_margin_loss(t.ones(2), t.zeros(2), t.ones(2), -1.0)
+t.margin_ranking_loss(t.ones(2, 2), t.zeros(2, 1), t.ones(2))
+F.huber_loss(t.ones(2), t.zeros(2, dtype=t.float64))
+F.huber_loss(t.ones(2, dtype=t.float16), t.zeros(2), reduction="none")
+F.huber_loss(t.ones(2, dtype=t.int64), t.zeros(2))
+F.huber_loss(t.ones(2), t.zeros(2, dtype=t.float64), weight=t.full((2,), 3.0, dtype=t.float64))
+t.cholesky_solve(t.ones(2, 2, dtype=t.float64), t.eye(2))
+t.ones(2).float(memory_format=None)
+t.ones(2).contiguous(memory_format=None)
+t.view_copy(t.ones(2, 3), 6)
+t.view_copy(t.ones(2, 3), t.int32)
+t.view_copy(t.ones(2, 3), (3, 2))
+t.ones(2, 3).expand(4, 2, 3).fill_(t.tensor(1.0))
+t.ones(2, 3).expand(4, 2, 3).fill_(1.0)
+t.nn.LayerNorm(t.tensor(3))
+t.nn.LayerNorm((True, 2)).normalized_shape
+t.unsafe_split(t.ones(3), t.tensor(0.5), 0)
+F.embedding(t.tensor([0, 1]), t.ones(4, 3), None, 1 << 70)
+t.autograd.grad((x := t.tensor([-3.0, -0.5, 0.5, 1.0, 2.0], requires_grad=True)).acosh().sum(), x)[0]
+t.autograd.grad((x := t.tensor([-3.0, 2.0], requires_grad=True)).float_power(t.tensor([True])).sum(), x)[0]
+t.ones(2, 3)[slice(t.tensor(0), t.tensor(1))]
+F.fold(1.0, [1, 3, 2], (2, 1), 1, (1,))
+F.adaptive_max_pool1d_with_indices(1, 2)
+F.cosine_embedding_loss(1.0, t.ones(2, 3), t.ones(2, 3, 3))
+F.fractional_max_pool2d(t.ones(1, 2, 4, 4), 2, output_size=2, _random_samples=np.float32(1))
 """.strip().splitlines()
 
 

@@ -139,7 +139,9 @@ def multi_head_attention_forward(
     is_causal = bool(is_causal) and is_fused
     added = None if is_causal else canonical_mask(attn_mask, "attn_mask", None, "", query.dtype)
     _check_heads(query, key, value, embed_dim_to_check, num_heads, use_separate_proj_weight)
-    weights = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else in_proj_weight
+    weights: Any = (q_proj_weight, k_proj_weight, v_proj_weight)
+    if not use_separate_proj_weight:
+        weights = None if in_proj_weight is None else require_tensor(in_proj_weight, "linear", "weight", 2)
     q, k, v = _project((query, key, value), weights, in_proj_bias)
     mask = _per_head(added, (batch, num_heads, length, key.shape[0]))
     k, v, more = _with_biases(k, v, bias_k, bias_v, batch, static_k is None and static_v is None)

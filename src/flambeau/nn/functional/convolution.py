@@ -230,8 +230,9 @@ def _pair(value: Any, name: str) -> Ints:
 
 def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
     """Return the windows of (N, C, H, W) as columns (N, C * taps, windows)."""
+    require_tensor(input, "im2col")
     kernel, how = _pair(kernel_size, "kernel_size"), _windows(stride, padding, dilation)
-    if require_tensor(input, "im2col").dim() not in (3, 4):
+    if input.dim() not in (3, 4):
         raise RuntimeError(
             "Expected 3D or 4D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions for "
             f"input, but got: {list(input.shape)}"
@@ -246,9 +247,10 @@ def fold(
     input: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
 ) -> Tensor:
     """Return columns (N, C * taps, windows) added up to (N, C, *output_size)."""
+    require_tensor(input, "col2im")
     kernel, how = _pair(kernel_size, "kernel_size"), _windows(stride, padding, dilation)
     size = _pair(output_size, "output_size")
-    if require_tensor(input, "col2im").dim() not in (2, 3):
+    if input.dim() not in (2, 3):
         raise RuntimeError(
             "Expected 2D or 3D (batch mode) tensor for input with possibly 0 batch size and non-zero dimensions for "
             f"input, but got: {list(input.shape)}"

@@ -118,7 +118,7 @@ def _pool(
     if samples is None:
         samples = rand(*batch.shape[:2], ndim, dtype=x.dtype, device=x.device)
     order = (1, 0) if ndim == 2 else (0, 1, 2)  # the first sample places the width in two dimensions
-    _check_samples(samples, batch, ndim)
+    _check_samples(require_tensor(samples, name, "random_samples", 4), batch, ndim)
     drawn: Any = samples[: batch.shape[0]]
     starts = [
         _starts(drawn[..., order[axis]], sizes[axis], counts[axis], windows[axis]) for axis in range(ndim)

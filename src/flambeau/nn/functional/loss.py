@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.callsite import warn_program
-from flambeau.core.dtype import FLOATING, INTEGRAL, int64
+from flambeau.core.dtype import FLOATING, INTEGRAL, can_cast, int64, promote_types
 from flambeau.core.errors import argument_type, type_name
 from flambeau.core.layout import broadcast_shapes
 from flambeau.nn.functional.activation import logsigmoid, refuse_gradient, require_tensor
@@ -196,11 +196,19 @@ def huber_loss(
     pair, mode = _pair(input, target, "huber_loss"), reduction_of(None, None, reduction)
     if not delta > 0:
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
-    if weight is None:
+    common = promote_types(input.dtype, target.dtype)
+    if not can_cast(common, input.dtype):
+        raise RuntimeError(
+            f"result type {common.torch_name} can't be cast to the desired output type {input.dtype.torch_name}"
+        )
+    if weight is None and common is input.dtype:
         return _loss(ops.huber_loss, (*pair, float(delta)), mode)
-    require_tensor(weight, "huber_loss", "weight", 5)
-    _check_weight(weight, input)
-    return _reduce(call(ops.huber_loss, (*pair, float(delta))) * weight, mode)  # by the count, as in PyTorch
+    loss = call(ops.huber_loss, (*pair, float(delta))).to(input.dtype)
+    if weight is not None:
+        require_tensor(weight, "huber_loss", "weight", 5)
+        _check_weight(weight, input)
+        loss = loss * weight
+    return _reduce(loss, mode)  # by the count, as in PyTorch
 
 
 # -- of classes -----------------------------------------------------------------------------------------
@@ -524,7 +532,9 @@ def cosine_embedding_loss(
 ) -> Tensor:  # fmt: skip
     """Return 1 - cos where target is 1, and cos - margin (0 at least) where it is -1."""
     mode = reduction_of(size_average, reduce, reduction)
-    if target.dim() not in (0, 1):
+    for position, x in enumerate((input1, input2), 1):
+        require_tensor(x, "cosine_embedding_loss", f"input{position}", position)
+    if require_tensor(target, "cosine_embedding_loss", "target", 3).dim() not in (0, 1):
         raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
     if input1.dim() != target.dim() + 1 or input2.dim() != target.dim() + 1:
         form = "1D" if target.dim() == 0 else "2D"
@@ -553,6 +563,11 @@ def margin_ranking_loss(
             "margin_ranking_loss : All input tensors should have same dimension but got sizes: "
             f"input1: {input1.shape}, input2: {input2.shape}, target: {target.shape} "
         )
+    return rank(input1, input2, target, margin, mode)
+
+
+def rank(input1: Tensor, input2: Tensor, target: Tensor, margin: float, mode: str) -> Tensor:
+    """Return `margin_ranking_loss` of tensors that broadcast."""
     if autocast.threads:
         input1, input2, target = autocast.cast(FLOAT32, input1, input2, target)
     return _reduce((-target * (input1 - input2) + float(margin)).clamp_min(0), mode)
@@ -607,6 +622,14 @@ def triplet_margin_loss(
     0.
     """
     mode = reduction_of(size_average, reduce, reduction)
+    _require_margin(margin)
+    return triplet_of_norm(anchor, positive, negative, margin, p, eps, swap, mode)
+
+
+def triplet_of_norm(
+    anchor: Tensor, positive: Tensor, negative: Tensor, margin: float, p: float, eps: float, swap: bool, mode: str
+) -> Tensor:  # fmt: skip
+    """Return `triplet_margin_loss` of any margin."""
     if autocast.threads:
         anchor, positive, negative = autocast.cast(FLOAT32, anchor, positive, negative)
 
@@ -623,7 +646,13 @@ def triplet_margin_with_distance_loss(
 ) -> Tensor:  # fmt: skip
     """Return `triplet_margin_loss` of any distance."""
     distance = pairwise_distance if distance_function is None else distance_function
+    _require_margin(margin)
     return _triplet(anchor, positive, negative, distance, margin, swap, reduction_of(None, None, reduction))
+
+
+def _require_margin(margin: float) -> None:
+    if margin <= 0:
+        raise ValueError(f"margin must be greater than 0, got {margin}")
 
 
 def _triplet(
@@ -635,8 +664,6 @@ def _triplet(
     swap: bool,
     mode: str,
 ) -> Tensor:
-    if margin <= 0:
-        raise ValueError(f"margin must be greater than 0, got {margin}")
     if not anchor.dim() == positive.dim() == negative.dim():
         raise RuntimeError(
             "The anchor, positive, and negative tensors are expected to have the same number of dimensions, but got: "

@@ -104,9 +104,7 @@ def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = 0
 ) -> Tensor:
     """Return max(0, -target * (input1 - input2) + margin)."""
-    return loss.margin_ranking_loss(
-        input1, input2, target, margin, reduction=_REDUCTIONS.get(reduction, "none")
-    )
+    return loss.rank(input1, input2, target, margin, _REDUCTIONS.get(reduction, "none"))
 
 
 @function
@@ -135,7 +133,7 @@ def triplet_margin_loss(
 ) -> Tensor:  # fmt: skip
     """Return max(0, d(anchor, positive) - d(anchor, negative) + margin), where d is the p-norm distance."""
     how = _REDUCTIONS.get(reduction, "none")
-    return loss.triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap, reduction=how)
+    return loss.triplet_of_norm(anchor, positive, negative, margin, p, eps, swap, how)
 
 
 @function

@@ -288,7 +288,7 @@ def _adaptive_avg(ndim: int, name: str) -> Callable[..., Tensor]:
 
 def _adaptive_max(ndim: int, name: str) -> Callable[..., Any]:
     def adaptive_max_pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-        size = _target(input, output_size, ndim, name)
+        size = _target(require_tensor(input, name), output_size, ndim, name)
         values, places = _run(ops.adaptive_max_pool, name, input, ndim, (size,))
         return (values, places) if return_indices else values
 

@@ -89,10 +89,11 @@ def _type_of(x: Tensor) -> str:
 
 
 def _shrink(weight: Tensor, input: Tensor, max_norm: float, norm_type: float) -> None:
+    max_norm = float(number(max_norm, "embedding_renorm_", "max_norm", 3))
     weight, places = weight.detach(), input.reshape(-1)
     rows = weight.index_select(0, places)
     length = norm(rows, float(number(norm_type, "embedding_renorm_", "norm_type", 4)), 1, True)
-    factor = where(length > max_norm, float(max_norm) / (length + 1e-7), creation.ones_like(length))
+    factor = where(length > max_norm, max_norm / (length + 1e-7), creation.ones_like(length))
     weight.index_copy_(0, places, rows * factor)  # a repeated row is written with an equal value
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import operator
+import numbers
 from typing import Any
 
 from flambeau.nn import functional as F
@@ -72,10 +72,8 @@ class _Affine(Module):
 
 
 def _shape_of(normalized_shape: Any) -> tuple[int, ...]:
-    try:
-        return (operator.index(normalized_shape),)
-    except TypeError:
-        return tuple(normalized_shape)
+    one = isinstance(normalized_shape, numbers.Integral)
+    return (int(normalized_shape),) if one else tuple(normalized_shape)
 
 
 class LayerNorm(_Affine):

@@ -380,6 +380,8 @@ def _base_back(grad: Any, a: Any, b: Any) -> Any:
         if b == 0:
             return zeros(grad)
         return grad * conj(2 * a if b == 2 else b * a ** (b - 1))
+    if b.dtype is bool_:
+        b = b + 0
     slope = grad * conj(b * a ** (b - 1))
     return slope.masked_fill(b == 0, 0)
 

@@ -238,13 +238,22 @@ asinh = _define_like_numpy(
     derivative=Derivative(lambda grad, a: grad * conj((a * a + 1).rsqrt())),
     forms=TORCH_IN_PLACE.with_(aliases=("arcsinh",)),
 )
+
+
+def _acosh_back(grad: Any, a: Any) -> Any:
+    """Return the gradient; below -1, where the result is NaN, it is finite, as PyTorch's."""
+    if a.dtype.is_complex:
+        return grad * conj((a - 1).rsqrt() * (a + 1).rsqrt())
+    return grad * (a * a - 1).rsqrt()
+
+
 acosh = _define_like_numpy(
     "acosh",
     np.arccosh,
     "The inverse hyperbolic cosine of each element.",
     low=1.1,
     high=3,
-    derivative=Derivative(lambda grad, a: grad * conj((a - 1).rsqrt() * (a + 1).rsqrt())),
+    derivative=Derivative(_acosh_back),
     forms=TORCH_IN_PLACE.with_(aliases=("arccosh",)),
 )
 atanh = _define_like_numpy(

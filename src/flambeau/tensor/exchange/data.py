@@ -171,7 +171,7 @@ def _from_sequence(data: Any, kind: dtype | None) -> Tensor:
     if Tensor in types:
         types.discard(Tensor)
         data = _plain(data, len(shape), types)
-    inferred = _infer_dtype(types)
+    inferred = _infer_dtype(types, kind)
     target = kind or inferred
     if not all(shape):
         return over(np.empty(shape, target.numpy), target)
@@ -253,13 +253,15 @@ def _plain(data: Any, depth: int, kinds: set[Any]) -> Any:
     return item(data)
 
 
-def _infer_dtype(types: set[Any]) -> dtype:
-    """Return the common dtype of elements of these types; the default dtype without elements."""
-    kinds = [_kind_of_type(t) for t in types]
+def _infer_dtype(types: set[Any], target: dtype | None) -> dtype:
+    """Return the common dtype of elements of these types, to be converted to `target`; the default dtype without
+    elements.
+    """
+    kinds = [_kind_of_type(t, target) for t in types]
     return reduce(dtypes.promote_types, kinds) if kinds else flags.default_dtype
 
 
-def _kind_of_type(kind: Any) -> dtype:
+def _kind_of_type(kind: Any, target: dtype | None) -> dtype:
     if isinstance(kind, dtype):
         return kind
     if issubclass(kind, np.generic):
@@ -271,7 +273,11 @@ def _kind_of_type(kind: Any) -> dtype:
         raise TypeError(f"new(): invalid data type '{kind.__name__}'")
     if issubclass(kind, (list, tuple)):
         raise TypeError(f"'{kind.__name__}' object cannot be interpreted as an integer")
-    raise RuntimeError(f"Could not infer dtype of {kind.__name__}")
+    if target is None:
+        raise RuntimeError(f"Could not infer dtype of {kind.__name__}")
+    if target.category >= FLOATING:
+        raise TypeError(f"must be real number, not {kind.__name__}")
+    raise TypeError(f"'{kind.__name__}' object cannot be interpreted as an integer")
 
 
 def _wide(inferred: dtype, target: dtype) -> dtype:

@@ -316,6 +316,10 @@ def clone(input: Tensor, *, memory_format: memory_format | None = None) -> Tenso
 def contiguous(self: Tensor, *, memory_format: memory_format = contiguous_format) -> Tensor:
     """Return the tensor itself if its memory has this format, else a copy that has."""
     if is_contiguous(self, memory_format=memory_format):
+        if memory_format is None:
+            raise TypeError(
+                "contiguous(): argument 'memory_format' must be torch.memory_format, not NoneType"
+            )
         return self
     if self.meta.sparse and self.meta.numel:
         raise RuntimeError(
@@ -537,8 +541,8 @@ def type_as(self: Tensor, other: Tensor) -> Tensor:
 
 
 def _define_cast(name: str, kind: dtype) -> None:
-    def cast(self: Tensor, *, memory_format: memory_format = preserve_format) -> Tensor:
-        if memory_format is preserve_format:
+    def cast(self: Tensor, *, memory_format: memory_format | None = preserve_format) -> Tensor:
+        if memory_format is preserve_format or memory_format is None:
             return to(self, kind)
         return to(self, kind, memory_format=memory_format)
 
@@ -687,7 +691,7 @@ def fill_(self: Tensor, value: Any) -> Tensor:
             )
         if interception.count and dispatch.is_shown((self, value)):
             return _fill_shown(self, "fill_.Tensor", value, ops.copy)
-        copy_(_once(self), value.clone() if value.memory is self.memory else value)
+        copy_(self, value.clone() if value.memory is self.memory else value)
         return self
     if isinstance(value, (str, bytes)):
         raise TypeError(argument_type("fill_", "value", 1, "Number", value))

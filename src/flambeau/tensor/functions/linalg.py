@@ -304,6 +304,11 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False, *, out: Tensor | N
     rows, columns = L.meta.shape[-2:]
     if rows != columns:
         raise RuntimeError(f"A must be batches of square matrices, but they are {rows} by {columns} matrices")
+    if B.dtype is not L.dtype:
+        raise RuntimeError(
+            f"Expected b and A to have the same dtype, but found b of type {B.dtype.torch_name} and A of type "
+            f"{L.dtype.torch_name} instead."
+        )
     ops.check_implemented("cholesky_solve", L.meta)
     first = L.mH if upper else L
     return _cholesky_solved(first, B, "cholesky_solve", out)

@@ -730,8 +730,12 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
         return split_with_sizes(tensor, split_size_or_sections, dim)
     if tensor.meta.ndim == 0:
         raise RuntimeError("split expects at least a 1-dimensional tensor")
-    is_vector = isinstance(split_size_or_sections, Tensor) and split_size_or_sections.numel() != 1
-    if is_vector or not isinstance(split_size_or_sections, int | Tensor):
+    if isinstance(split_size_or_sections, Tensor):
+        kind = split_size_or_sections.meta.dtype
+        is_size = split_size_or_sections.meta.numel == 1 and kind.category <= INTEGRAL
+    else:
+        is_size = isinstance(split_size_or_sections, int)
+    if not is_size:
         raise TypeError(argument_type("split", "split_size", 2, "int", split_size_or_sections))
     step = int(split_size_or_sections)
     if step < 0:
