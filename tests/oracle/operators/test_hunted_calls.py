@@ -185,6 +185,8 @@ F.fold(1.0, [1, 3, 2], (2, 1), 1, (1,))
 F.adaptive_max_pool1d_with_indices(1, 2)
 F.cosine_embedding_loss(1.0, t.ones(2, 3), t.ones(2, 3, 3))
 F.fractional_max_pool2d(t.ones(1, 2, 4, 4), 2, output_size=2, _random_samples=np.float32(1))
+t.autograd.grad(t.embedding(w := t.ones(4, 3, requires_grad=True), t.tensor([0, 1, 0]), np.int64(1)).sum(), w)[0]
+t.autograd.grad(t.embedding(w := t.ones(4, 3, requires_grad=True), t.tensor([0, 1, 0]), -1, True).sum(), w)[0]
 """.strip().splitlines()
 
 

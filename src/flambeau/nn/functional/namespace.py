@@ -71,8 +71,9 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    """Return rows of `weight` that `indices` name."""
-    return rows_of(indices, weight)
+    """Return rows of `weight` that `indices` name; the row `padding_idx` gets no gradient."""
+    padding = padding_idx if 0 <= padding_idx < len(weight) else None
+    return rows_of(indices, weight, padding, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
 
 
 @function
