@@ -18,6 +18,7 @@ import math
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -32,6 +33,10 @@ SEED = 26
 RESULTS = Path(__file__).parents[1] / "results" / "accuracy"
 HELD_OUT = RESULTS / "h100_seed_27.json"
 SIMULATED = RESULTS / "h100_seed_27_simulated.json"
+TIME_ERRORS = RESULTS.parents[2] / "src/flambeau/driver/virtual/time_errors.json"
+_REPEATED = (
+    20  # commands of this number belong to the measured call, which runs more often, not to its preparation
+)
 PARTS = {"held-out": (True,), "fitting": (False,), "all": (False, True)}  # values of a workload's `held`
 
 
@@ -81,6 +86,36 @@ def simulate(family: Family, params: Params, profile: str) -> dict[str, float]:
         return measure(flambeau, family, params, machine.driver.time_ns, 1)
 
 
+def own_kernels(family: Family, params: Params, profile: str) -> list[str]:
+    """Return the names of the commands that a workload's call consists of."""
+    import flambeau
+
+    counts: Counter[str] = Counter()
+    with flambeau.virtual(devices=1, profile=profile, data=family.reads(params)) as machine:
+        driver: Any = machine.driver
+        driver.on_command = lambda record: counts.update([record.name])
+        measure(flambeau, family, params, driver.time_ns, 1)
+    return sorted(name for name, count in counts.items() if count >= _REPEATED)
+
+
+def time_errors(rows: Sequence[page.Row], profile: str) -> dict[str, Any]:
+    """Return what virtual GPUs say of their errors: those of each family, and the family of each kernel."""
+    errors: dict[str, list[float]] = {}
+    votes: dict[str, Counter[str]] = {}
+    for row in rows:
+        family = FAMILIES[row["family"]]
+        errors.setdefault(family.name, []).append(
+            round(abs(row["simulated"]["ns"] / row["real"]["ns"] - 1), 3)
+        )
+        if family.kind in ("kernel", "copy"):
+            for name in own_kernels(family, row["params"], profile):
+                votes.setdefault(name, Counter())[family.name] += 1
+    families = {
+        name: max(found, key=lambda f: found[f] / len(errors[f])) for name, found in sorted(votes.items())
+    }
+    return {"errors": {name: sorted(values) for name, values in errors.items()}, "families": families}
+
+
 def compare(path: Path, profile: str, part: str, only: str) -> None:
     """Print simulated and measured times: a row per family, then the worst workloads."""
     rows = []
@@ -123,6 +158,7 @@ def write_page(path: Path, profile: str) -> None:
     data = {key: measured[key] for key in ("machine", "date", "software", "seed")} | {"profile": profile}
     lines = ",\n".join(json.dumps(row) for row in rows)
     SIMULATED.write_text(f'{json.dumps(data)[:-1]}, "rows": [\n{lines}\n]}}\n')
+    TIME_ERRORS.write_text(page.errors_text(time_errors(rows, profile)))
     page.write_page(data | {"rows": rows}, RESULTS.parents[2] / "docs")
 
 

@@ -181,3 +181,14 @@ def load(path: Path) -> dict[str, Any]:
     """Return what `python -m bench.accuracy page` wrote."""
     data: dict[str, Any] = json.loads(path.read_text())
     return data
+
+
+def errors_text(data: dict[str, Any]) -> str:
+    """Return the file of `time_errors.json`, one family a line."""
+    errors = ",\n".join(
+        f"  {json.dumps(name)}: {json.dumps(values)}" for name, values in data["errors"].items()
+    )
+    families = ",\n".join(
+        f"  {json.dumps(name)}: {json.dumps(family)}" for name, family in data["families"].items()
+    )
+    return f'{{\n "errors": {{\n{errors}\n }},\n "families": {{\n{families}\n }}\n}}\n'

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flambeau.cli.environment import why_no_machine, why_not_readable
-from flambeau.cli.output.console import time_text
+from flambeau.cli.output.console import error_text, time_text
 from flambeau.cli.run import options_of, run
 from flambeau.core.files import replace_file
 from flambeau.driver.registry import open_driver, virtual_models
@@ -71,7 +71,7 @@ def fit(options: argparse.Namespace) -> int:
     if problem:
         print(f"flambeau fit: {problem}", file=sys.stderr)
         return 2
-    width, fitting = max(len(name) for name in ("profile", *names)), 0
+    width, fitting, errors = max(len(name) for name in ("profile", *names)), 0, []
     _print_row(_HEAD, width)
     for name in names:
         result = _measure(options, name)
@@ -80,6 +80,9 @@ def fit(options: argparse.Namespace) -> int:
             return 1
         _print_row(_row(name, result), width)
         fitting += result["fits"]
+        errors += [result["error_of_times"]] if result["fits"] and result["error_of_times"] else []
+    if errors:
+        print(error_text([max(found) for found in zip(*errors, strict=True)]))
     return 0 if fitting else 1
 
 
@@ -140,6 +143,9 @@ def _run_child(options: argparse.Namespace) -> int:
         "memory": _free_memory(profile),
         "steps": [later - earlier for earlier, later in pairwise(ends)],
         "time": max([machine["time_ns"] for machine in machines], default=0),
+        "error_of_times": max(
+            [machine["time_error"] for machine in machines if machine["time_error"]], default=None
+        ),
     }
     replace_file(file, json.dumps(result), durable=False)
     return status

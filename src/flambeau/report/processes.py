@@ -186,7 +186,7 @@ def _report_open_machine(machine: Machine) -> MachineReport:
         profile=machine.wish.profile if virtual else None,
         schedule=machine.wish.schedule if virtual else None,
         races=machine.wish.races,
-        devices=[], time_ns=None, host_wait_ns=None, trace_hash=None, token=None, unplayed="",
+        devices=[], time_ns=None, host_wait_ns=None, time_error=None, trace_hash=None, token=None, unplayed="",
         certificate=None if races is None else Certificate([], [_UNFINISHED], races),
     )  # fmt: skip
 

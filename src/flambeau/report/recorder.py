@@ -38,6 +38,9 @@ class MachineReport:
     devices: list[DeviceReport]
     time_ns: int | None
     host_wait_ns: int | None  # of `time_ns`, in which the host waited for the devices
+    time_error: (
+        tuple[float, float] | None
+    )  # the median and the 90th percentile to expect, as shares of `time_ns`
     trace_hash: str | None
     token: str | None
     unplayed: str  # why the program does not match the replayed token
@@ -97,6 +100,7 @@ def machine_report(machine: Machine) -> MachineReport:
         devices=[_device_report(context) for context in machine.contexts],
         time_ns=bare.time_ns() if virtual else None,
         host_wait_ns=bare.host_wait_ns() if virtual else None,
+        time_error=bare.time_error() if virtual else None,
         trace_hash=bare.trace_hash() if virtual else None,
         token=bare.token() if virtual else None,
         unplayed=bare.explain_unplayed() if virtual else "",

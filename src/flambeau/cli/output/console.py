@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from io import TextIOWrapper
 from textwrap import wrap
 from typing import TextIO
@@ -72,6 +72,14 @@ class Screen:
         """Print a line of the program, cut if it is too long."""
         room = WIDTH - _INNER - 2
         self.line(" " * (_INNER + 2) + (text if len(text) <= room else f"{text[: room - 3]}..."), BOLD)
+
+
+def error_text(error: Sequence[float]) -> str:
+    """Return the error to expect of a simulated time, from its median and its 90th percentile."""
+    median, tenth = error
+    return (
+        f"Expected error: {median:.0%} in the median, at most {tenth:.0%} in 9 of 10 cases (as on an H100)."
+    )
 
 
 def time_text(ns: int) -> str:

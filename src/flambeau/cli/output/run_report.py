@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TextIO
 
-from flambeau.cli.output.console import GREEN, Screen, time_text
+from flambeau.cli.output.console import GREEN, Screen, error_text, time_text
 from flambeau.cli.output.process_entries import write_processes
 from flambeau.cli.output.race_entries import write_races, write_uncertified
 from flambeau.report.document import Document, machines_of
@@ -45,6 +45,8 @@ def _write_machine(machine: dict[str, Any], screen: Screen, failed: bool) -> Non
     screen.entry("devices", f"{len(machine['devices'])} x {names} ({kind})")
     if machine["time_ns"] is not None:
         screen.entry("time", _simulated_time(machine["time_ns"], machine["host_wait_ns"]))
+        if machine["time_error"]:
+            screen.entry("", error_text(machine["time_error"]))
     _write_memory(machine["devices"], screen)
     certificate = machine["certificate"]
     if certificate is None:

@@ -87,6 +87,7 @@ from flambeau.driver.virtual.scheduling.rank_clocks import RankClocks
 from flambeau.driver.virtual.scheduling.schedule_policy import open_policy, write_token
 from flambeau.driver.virtual.scheduling.scheduler import CommandRecord, Scheduler
 from flambeau.driver.virtual.streams import Queues
+from flambeau.driver.virtual.time_error import TimeError, expected_error
 from flambeau.driver.virtual.topology import Routes
 
 _MOST_DEVICES = 255  # 8 bits of an address number the device
@@ -190,6 +191,11 @@ class VirtualDriver:
     def host_wait_ns(self) -> int | None:
         """Return how long the host has waited for commands; None with ranks that are threads."""
         return None if self._hosts.is_used else self._core.waited
+
+    def time_error(self) -> TimeError | None:
+        """Return the error to expect of the simulated time so far; None if no command has run."""
+        waited, now = self.host_wait_ns(), max(self._core.now, 1)
+        return expected_error(self._core.busy, 0.0 if waited is None else 1 - waited / now)
 
     def host_work(self, kind: int, count: int) -> None:
         """Advance the host's clock by work between driver calls; see `runtime/hooks/host_work.py`."""

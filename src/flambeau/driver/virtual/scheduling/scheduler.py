@@ -356,6 +356,7 @@ class Scheduler:
         """
         self.now = 0  # simulated time of the host
         self.waited = 0  # ns of `now` in which the host waited for commands
+        self.busy: dict[str, int] = {}  # name of commands -> ns of all of them
         self.next_seq = 0  # the `seq` of the next command
         self.on_command: Callable[[CommandRecord], None] | None = None
         self.running: Command | None = None
@@ -562,7 +563,8 @@ class Scheduler:
     def _run(self, command: Command) -> None:
         start = command.engine.free_at(command.ready, command.sms)
         command.start = start
-        command.end = command.engine.occupy(start, command)
+        command.end = end = command.engine.occupy(start, command)
+        self.busy[command.name] = self.busy.get(command.name, 0) + end - start
         self._choices.append(command.seq << 8 | command.mark)
         self.running = command
         try:
