@@ -176,6 +176,25 @@ class Walk:
         t.resize_(3, 3).fill_(2)
         self.keep(t)
 
+    # -- rows -----------------------------------------------------------------------------------------
+    def rows(self) -> None:
+        """Combine elements with reductions of their rows."""
+        x = self.any()
+        for _ in range(self.choice.randint(1, 3)):
+            dims = self.choice.choice([-1, -1, (-1, -2), 0])
+            fold = getattr(x, self.choice.choice(["sum", "mean", "amax", "amin"]))(
+                dims, self.choice.random() < 0.8
+            )
+            x = getattr(torch, self.choice.choice(BINARY[:5]))(x * 0.5, fold + 1)
+            if self.choice.random() < 0.2:
+                self.keep(fold)
+        self.keep(x)
+
+    def center(self) -> None:
+        """Change rows in place by the results of their reduction."""
+        x = self.any()
+        self.keep(x.sub_(x.mean(-1, keepdim=True)).mul_(self.any().amax(-1, keepdim=True)))
+
     # -- what cannot be fused -------------------------------------------------------------------------
     def reduce(self) -> None:
         t = self.any()
@@ -323,7 +342,7 @@ class Walk:
 ACTIONS = {
     "unary": 8, "binary": 10, "scalar_first": 4, "where": 3, "chain": 6, "long_chain": 0.5, "cast": 2, "addcmul": 2, "gelu": 1,
     "view": 6, "in_place": 6, "write_after_read": 2, "out": 2, "put": 2, "swap_data": 1, "resize": 1,
-    "reduce": 2, "norm": 1, "product": 1, "branch": 2, "show": 1, "address": 1, "wrong": 1, "stop": 0.5, "random": 1,
+    "rows": 4, "center": 2, "reduce": 2, "norm": 2, "product": 1, "branch": 2, "show": 1, "address": 1, "wrong": 1, "stop": 0.5, "random": 1,
     "host": 1, "devices": 1, "stream": 2, "event": 1, "nested": 0.5, "disabled": 0.5, "autocast": 1, "no_grad": 1,
     "backward": 2, "grad": 2, "packed": 1, "optimizer": 0.5,
 }  # fmt: skip

@@ -168,11 +168,18 @@ class Device:
 def built(launch: Launch, device: Device) -> Any:
     """The program or plan of a launch."""
     from flambeau.driver.cuda.build import find_function
-    from flambeau.driver.cuda.codegen import fused, pointwise, pointwise_several, reduction, source
+    from flambeau.driver.cuda.codegen import (
+        fused,
+        fused_rows,
+        pointwise,
+        pointwise_several,
+        reduction,
+        source,
+    )
 
     form: Any = launch.kernel.cuda
     if isinstance(form, Fused):
-        return fused.program(launch, form)
+        return fused_rows.program(launch, form) if form.has_rows else fused.program(launch, form)
     if isinstance(form, Expressions):
         return pointwise_several.program(launch, form)
     if isinstance(form, Expression):

@@ -274,7 +274,8 @@ class FusedStep(Record):
     """An operator of a fused kernel.
 
     Attributes:
-        launch: The launch of the operator alone. Its CUDA form is an `Expression` that is not `indexed`.
+        launch: The launch of the operator alone. Its CUDA form is an `Expression` that is not `indexed`, or a `Fold`
+            of one tensor, over rows of contiguous elements, without constants.
         sources: The value of each input of `launch`: input k of the fused launch, or -1 - k for the result of step k.
     """
 
@@ -283,17 +284,20 @@ class FusedStep(Record):
 
 
 class Fused(Record):
-    """A pointwise kernel that computes several expressions of one shape, each from inputs and earlier results.
+    """A kernel that computes several expressions of one shape, each from inputs and earlier results.
 
-    Each result is rounded to its dtype, as if a separate kernel had stored it.
+    Each result is rounded to its dtype, as if a separate kernel had stored it. With `has_rows`, steps are also
+    reductions of rows, the elements along the last dim, and expressions of one element for each row.
 
     Attributes:
         steps: The operators in the order in which the program called them.
         stored: For each output of the launch, the step whose result it receives. Other results never exist in memory.
+        has_rows: False if all results have one shape and no step is a reduction.
     """
 
     steps: tuple[FusedStep, ...]
     stored: tuple[int, ...]
+    has_rows: bool = False
 
 
 class Fold(Record):

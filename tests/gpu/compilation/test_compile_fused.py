@@ -18,10 +18,10 @@ import flambeau
 from flambeau.core.dtype import from_numpy
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
-from flambeau.driver.api import FusedStep, Launch
-from flambeau.driver.cuda.codegen import fused
+from flambeau.driver.api import Fold, FusedStep, Launch
+from flambeau.driver.cuda.codegen import fused, fused_rows
 from flambeau.ops.op import Op, table
-from flambeau.ops.pointwise.fusion import can_fuse, fuse
+from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_rows, fuse
 from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.testing import operators
 
@@ -65,3 +65,30 @@ def test_fused_operators_compile(strided: bool) -> None:
     ends = len(ops) if EACH_ALONE else PER_KERNEL
     for start in range(0, ends, PER_KERNEL):
         compile_each([fused_source(ops[start : start + PER_KERNEL], choice, strided)])
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int64", "complex64"])
+def test_fused_rows_compile(kind: str) -> None:
+    """Compile all reductions that can be fused, and elements of a dense and a strided input."""
+    element = getattr(flambeau, kind)
+    x = Meta.contiguous_of((300, 64), element, GPU)
+    steps = []
+    for op in table.values():
+        if element in op.dtypes and isinstance(op.kernel.cuda, Fold) and _reduces_by_dims(op):
+            found = op.rule([x], ((1,), True, None))
+            launch = Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
+            if can_fuse_rows(launch):
+                steps.append(FusedStep(launch, (0,)))
+    found = table["mul"].rule([x, x], (flags.default_dtype,))
+    launch = Launch(table["mul"].kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
+    steps.append(FusedStep(launch, (0, 1)))
+    stored = list(range(len(steps)))
+    inputs = (x, x.with_(strides=(128, 2)))
+    fold = fuse(steps, inputs, stored, [steps[k].launch.outputs[0] for k in stored], True)
+    form: Any = fold.kernel.cuda
+    assert len(steps) > 2
+    compile_each([fused_rows.program(fold.with_(capability=(9, 0)), form).name_and_source(fold)[1]])
+
+
+def _reduces_by_dims(op: Op) -> bool:
+    return op.name in ("sum", "nansum", "mean", "nanmean", "prod", "amax", "amin")

@@ -10,6 +10,7 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.driver.api import Expression, Expressions, Fold, Fused, Launch, Lists, Routine, Scan, Source
 from flambeau.driver.cuda.codegen import (
     fused,
+    fused_rows,
     multi_kernel,
     multi_tensor,
     pointwise,
@@ -55,7 +56,7 @@ def build_kernels(launch: Launch, device: CudaDevice) -> KernelProgram | multi_k
     if isinstance(form, Expressions):
         return pointwise_several.program(launch, form)
     if isinstance(form, Fused):
-        return fused.program(launch, form)
+        return fused_rows.program(launch, form) if form.has_rows else fused.program(launch, form)
     if isinstance(form, Fold):
         return reduction.program(launch, form, device.properties.multi_processor_count)
     if isinstance(form, Scan):

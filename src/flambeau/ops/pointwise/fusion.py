@@ -1,4 +1,4 @@
-"""A chain of pointwise operators as one kernel, for `torch.compile`.
+"""Chains of pointwise operators and reductions of rows as one kernel, for `torch.compile`.
 
 The reference implementation runs those of the operators one after the other, so results are bitwise equal to those of
 separate launches. Intermediate results are temporary arrays with the layout that a tensor would have, because the last
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Expression, Fused, FusedStep, Kernel, Launch, host_body
+from flambeau.driver.api import Body, Expression, Fold, Fused, FusedStep, Kernel, Launch, host_body
 from flambeau.ops.pointwise.pointwise_body import Array
 
 _NAMED = 6  # operators that a kernel's name lists
@@ -33,21 +33,37 @@ def can_fuse(launch: Launch) -> bool:
     )
 
 
+def can_fuse_rows(launch: Launch) -> bool:
+    """Return True if a launch reduces contiguous rows, the elements along the last dim, to one output each."""
+    form, (source, *others) = launch.kernel.cuda, launch.inputs
+    if not isinstance(form, Fold) or others or len(launch.outputs) != 1 or not isinstance(source, Meta):
+        return False
+    return (
+        form.dims(launch) == (source.ndim - 1,)
+        and not form.first
+        and not form.constants(launch)
+        and source.plain
+        and launch.outputs[0].plain
+    )
+
+
 def fuse(
     steps: Sequence[FusedStep],
     inputs: Sequence[Meta | Any],
     stored: Sequence[int],
     outputs: Sequence[Meta],
+    has_rows: bool = False,
 ) -> Launch:
-    """Return one launch of several operators of one shape.
+    """Return one launch of several operators.
 
     Args:
         steps: The operators, in the order of their calls.
         inputs: The operands that they read: tensors' metas as broadcast to the shape, and dtypes of scalars.
         stored: The steps whose results are outputs.
         outputs: The metas of these results.
+        has_rows: As in `Fused`.
     """
-    form = Fused(tuple(steps), tuple(stored))
+    form = Fused(tuple(steps), tuple(stored), has_rows)
     kernel = Kernel(_name(steps), _host, _flops, cuda=form)
     return Launch(kernel, tuple(outputs), tuple(inputs))
 
@@ -75,10 +91,11 @@ def _host(launch: Launch) -> Body:
     runs = []
     for number, step in enumerate(form.steps):
         alone = step.launch.with_(capability=launch.capability)
+        sources = zip(step.sources, alone.inputs, strict=True)
         runs.append(
             (
                 host_body(alone),
-                step.sources,
+                [(k, x.shape if isinstance(x, Meta) else None) for k, x in sources],
                 output_of.get(number),
                 _temporary(alone.outputs[0]),
                 last_uses[number],
@@ -89,12 +106,17 @@ def _host(launch: Launch) -> Body:
         results: list[Any] = []
         for run, sources, output, make, dead in runs:
             result = make() if output is None else outputs[output]
-            run([result], [inputs[k] if k >= 0 else results[-1 - k] for k in sources])
+            run([result], [inputs[k] if k >= 0 else _fit(results[-1 - k], shape) for k, shape in sources])
             results.append(result)
             for k in dead:
                 results[k] = None
 
     return body
+
+
+def _fit(result: Array, shape: tuple[int, ...] | None) -> Array:
+    """Return a result as the next step reads it: those of rows are broadcast to elements."""
+    return result if result.shape == shape or shape is None else np.broadcast_to(result, shape)
 
 
 def _last_uses(form: Fused) -> list[list[int]]:

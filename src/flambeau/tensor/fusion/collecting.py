@@ -16,16 +16,20 @@ from flambeau.core.flags import flags
 from flambeau.core.host.turn_scheduler import seat
 from flambeau.core.meta import Meta
 from flambeau.driver.api import AUTOCAST, Launch
-from flambeau.ops.pointwise.fusion import can_fuse
+from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_rows
 from flambeau.runtime import current, system
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.tape.mode import mode
 from flambeau.tensor import interception
 from flambeau.tensor.fusion import settling_driver
-from flambeau.tensor.fusion.pending_calls import PendingGroup
+from flambeau.tensor.fusion.pending_calls import PendingGroup, is_reduction, rows_of
 from flambeau.tensor.tensor import Tensor
 
 _MOST_DIMS = 7  # of a shape, which bounds the parameters of a kernel
+_LEAST_ROW = 32  # elements of a row that threads read together
+_BLOCK_BYTES = 1 << 14  # of rows that a block of the reduction template reads at least, if rows are short
+_SPLIT_BYTES = 1 << 16  # of a row from which on the template lets several blocks reduce it
+_SMALL = 1 << 18  # bytes for which it does not matter how many blocks there are
 
 
 @contextmanager
@@ -59,14 +63,25 @@ def eager_launches() -> Iterator[None]:
 def can_collect(launch: Launch, context: Any) -> bool:
     """Return True if a call may be deferred: its operator can be fused, and nothing watches single launches."""
     out = launch.outputs[0]
-    return (
-        context.index >= 0
-        and out.numel > 0
-        and out.ndim <= _MOST_DIMS
-        and can_fuse(launch)
-        and launch.kernel.name != AUTOCAST  # all streams share its result
-        and all(x.shape == out.shape for x in launch.inputs if isinstance(x, Meta))
-    )
+    if context.index < 0 or out.numel == 0 or out.ndim > _MOST_DIMS or launch.kernel.name == AUTOCAST:
+        return False  # all streams share what autocast casts
+    if can_fuse_rows(launch):
+        return _keeps_device_busy(launch, context)
+    return can_fuse(launch) and all(x.shape == out.shape for x in launch.inputs if isinstance(x, Meta))
+
+
+def _keeps_device_busy(launch: Launch, context: Any) -> bool:
+    """Return True if blocks that compute whole rows use the device well, and one block reduces each row."""
+    source, rows = launch.inputs[0], launch.outputs[0].numel
+    assert isinstance(source, Meta)
+    length = source.numel // rows
+    if source.ndim > _MOST_DIMS or length < _LEAST_ROW:
+        return False
+    multiprocessors = context.driver.device_properties(context.driver_index).multi_processor_count
+    blocks = -(-source.nbytes // _BLOCK_BYTES)
+    if length * source.itemsize >= _SPLIT_BYTES and rows < 4 * multiprocessors:
+        return False  # the reduction alone lets several blocks reduce a row
+    return source.nbytes <= _SMALL or min(blocks, rows) >= multiprocessors
 
 
 def is_collecting() -> bool:
@@ -107,12 +122,16 @@ def _group_of(launch: Launch, plan: Any, args: Sequence[Any], target: Tensor | N
     stream = current.local.streams[plan.index]
     group: Any = launch_deferral.pending
     if group is not None:
-        why = group.accepts(plan.context, stream, plan.output.shape) or group.conflicts(launch, args, target)
+        if group.context is not plan.context or group.stream is not stream:
+            why = "the next call is on another stream"
+        else:
+            why = group.accepts(launch, args) or group.conflicts(launch, args, target)
         if not why:
             return group
         launch_deferral.settle(why)
     settling_driver.install()
-    group = PendingGroup(plan.context, stream, plan.output.shape)
+    shape = rows_of(launch).of if is_reduction(launch) else plan.output.shape
+    group = PendingGroup(plan.context, stream, shape)
     launch_deferral.replace(group)
     return group
 

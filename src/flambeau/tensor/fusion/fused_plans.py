@@ -23,16 +23,18 @@ class Recipe(NamedTuple):
         calls: The launch of each call, and its sources as in `FusedStep`.
         inputs: The operands of the group.
         stored: The calls whose results are stored.
+        has_rows: As in `Fused`.
     """
 
     calls: tuple[tuple[Launch, tuple[int, ...]], ...]
     inputs: tuple[Any, ...]
     stored: tuple[int, ...]
+    has_rows: bool
 
     def launch(self) -> Launch:
         """Return the launch of the group's kernel."""
         steps = [FusedStep(launch, sources) for launch, sources in self.calls]
-        return fuse(steps, self.inputs, self.stored, self.outputs())
+        return fuse(steps, self.inputs, self.stored, self.outputs(), self.has_rows)
 
     def outputs(self) -> list[Meta]:
         return [self.calls[k][0].outputs[0] for k in self.stored]

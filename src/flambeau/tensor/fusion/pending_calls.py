@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from flambeau.core.callsite import Site
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch, Launcher
+from flambeau.driver.api import Fold, Launch, Launcher
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.runtime.streams.stream import Stream
 from flambeau.tensor.fusion import fused_plans, fusion_log
@@ -38,6 +38,7 @@ from flambeau.tensor.storage import DeferredStorage, Storage, defer_storage, is_
 from flambeau.tensor.tensor import Tensor, make_deferred
 
 _MOST_CALLS, _MOST_INPUTS = 32, 16  # of a group, which bounds the parameters and registers of a kernel
+_MOST_REDUCTIONS = 4  # of a group, which bounds the shared memory of a kernel
 _UNIT = 512  # bytes to which the allocator rounds
 _HELD = 3  # references to a storage in `dead_storages` that are not the program's
 
@@ -52,6 +53,32 @@ class GroupInput(NamedTuple):
 
 def _no_storage() -> None:
     """Return None as a dead weak reference does: nothing refers to the result of a call."""
+
+
+class GroupRows(NamedTuple):
+    """Rows that reductions of a group reduce.
+
+    Attributes:
+        of: The shape of the elements.
+        shape: The shape of the results.
+        itemsize: Bytes of an element, which decide how many threads reduce a row.
+    """
+
+    of: tuple[int, ...]
+    shape: tuple[int, ...]
+    itemsize: int
+
+
+def is_reduction(launch: Launch) -> bool:
+    """Return True if a launch that may be collected is a reduction."""
+    return isinstance(launch.kernel.cuda, Fold)
+
+
+def rows_of(launch: Launch) -> GroupRows:
+    """Return the rows that a reduction reduces."""
+    source = launch.inputs[0]
+    assert isinstance(source, Meta)
+    return GroupRows(source.shape, launch.outputs[0].shape, source.itemsize)
 
 
 class PendingCall:
@@ -96,8 +123,12 @@ class PendingCall:
 class PendingGroup:
     """Calls on one stream and of one shape, in the order of the program. Each reads inputs and earlier results.
 
+    Reductions of rows, the elements along the last dim, belong to the group as well, and calls of the shape of their
+    results.
+
     Attributes:
         context, stream, shape: What all calls have in common.
+        rows: The rows that are reduced; None if there is no reduction.
         is_logged: True if the log of groups is on.
         asks_sites: True if somebody asks where the program made the calls.
         calls, inputs: The calls, and the operands that exist already. Empty once the group is issued.
@@ -107,6 +138,7 @@ class PendingGroup:
 
     def __init__(self, context: Any, stream: Stream, shape: tuple[int, ...]) -> None:
         self.context, self.stream, self.shape = context, stream, shape
+        self.rows: GroupRows | None = None
         self.calls: list[PendingCall] = []
         self.inputs: list[GroupInput] = []
         self.writers: dict[int, int] = {}
@@ -116,15 +148,38 @@ class PendingGroup:
         self._storages: dict[int, Storage] = {}
         self._places: dict[tuple[int, Meta], int] = {}
 
-    def accepts(self, context: Any, stream: Stream, shape: tuple[int, ...]) -> str:
-        """Return "" if the next call belongs to this group, else why it does not."""
-        if context is not self.context or stream is not self.stream:
-            return "the next call is on another stream"
-        if shape != self.shape:
-            return "the next call has another shape"
+    def accepts(self, launch: Launch, args: Sequence[Any]) -> str:
+        """Return "" if the next call on this stream belongs to this group, else why it does not."""
         if len(self.calls) >= _MOST_CALLS or len(self.inputs) >= _MOST_INPUTS:
             return "the group is full"
+        if is_reduction(launch):
+            return self._accepts_reduction(launch, args[0])
+        shape = launch.outputs[0].shape
+        if shape == self.shape:
+            aligned = self.rows is None or len(self.rows.shape) == len(shape) or not self._reads_rows(args)
+            return "" if aligned else "the results of rows are broadcast along other dims"
+        if self.rows is None or shape != self.rows.shape:
+            return "the next call has another shape"
         return ""
+
+    def _accepts_reduction(self, launch: Launch, arg: Tensor) -> str:
+        rows = rows_of(launch)
+        if launch.inputs[0] is not arg.meta or rows.of != self.shape:
+            return "the next call has another shape"
+        if self.rows not in (None, rows):
+            return "the next call reduces other rows"
+        if sum([is_reduction(call.launch) for call in self.calls]) >= _MOST_REDUCTIONS:
+            return "the group is full"
+        if self._computes(arg.memory):
+            return ""
+        place = self._places.get((arg.ptr, arg.meta))
+        return "the next call reduces what the group writes" if place in self.writers else ""
+
+    def _reads_rows(self, args: Sequence[Any]) -> bool:
+        """Return True if an argument is the result of a reduction in this group, or computed from it."""
+        return any(
+            isinstance(a, Tensor) and self._computes(a.memory) and a.meta.shape != self.shape for a in args
+        )
 
     def conflicts(self, launch: Launch, args: Sequence[Any], target: Tensor | None) -> str:
         """Return "" unless a call would break the rule of Note [Writes in a group], else why it does."""
@@ -199,6 +254,8 @@ class PendingGroup:
             sources = tuple(map(self._source, launch.inputs, args))
         call = PendingCall(self, launch, plan, sources, site)
         self.calls.append(call)
+        if self.rows is None and is_reduction(launch):
+            self.rows = rows_of(launch)
         self.stream.queue.busy = True
         return call
 
@@ -392,7 +449,13 @@ class _Needed:
             for k in self.order
         ]
         stored = tuple([self.order.index(k) for k in self.stored])
-        return Recipe(tuple(steps), tuple([inputs[k].operand for k in self.inputs]), stored)
+        return Recipe(tuple(steps), tuple([inputs[k].operand for k in self.inputs]), stored, self._has_rows())
+
+    def _has_rows(self) -> bool:
+        """Return True if the needed calls are more than pointwise calls of one shape."""
+        launches = [self.group.calls[k].launch for k in self.order]
+        shapes = {launch.outputs[0].shape for launch in launches}
+        return len(shapes) > 1 or any(is_reduction(launch) for launch in launches)
 
     def fused_call(self, launcher: Launcher) -> FusedCall:
         """Return how `launcher` is called with the operands of a group of this form."""

@@ -70,15 +70,13 @@ def _element(launch: Launch, form: Fused, constants: Sequence[Sequence[float]]) 
     headers = dict.fromkeys([header_text(_expression(step).header) for step in form.steps])
     each, lines = "", ""
     for number, (step, numbers) in enumerate(zip(form.steps, constants, strict=True)):
-        expression, alone = _expression(step), step.launch.with_(capability=launch.capability)
-        function = expression.functions + element_function(alone, expression, numbers)
-        each += f"namespace n{number} {{  // {alone.kernel.name}\n{function}}}\n"
+        each += step_function(number, step, _expression(step), numbers, launch)
         taken = [f"x{k}" if k >= 0 else f"t{-1 - k}" for k in step.sources]
         taken += [f"k{number}_{k}" for k in range(len(numbers))]
         lines += f"  const n{number}::Out t{number} = n{number}::compute({', '.join(['i', *taken])});\n"
     lines += "".join([f"  r{k} = t{step};\n" for k, step in enumerate(form.stored)])
     declared = ["i64 i", *[f"{kind_of(x)} x{at}" for at, x in enumerate(launch.inputs)]]
-    declared += [f"{kind} {name}" for kind, name in _constants(constants)]
+    declared += [f"{kind} {name}" for kind, name in named_constants(constants)]
     declared += [f"n{step}::Out& r{k}" for k, step in enumerate(form.stored)]
     types = "".join([f"typedef n{step}::Out Out{k};\n" for k, step in enumerate(form.stored)])
     return (
@@ -87,7 +85,16 @@ def _element(launch: Launch, form: Fused, constants: Sequence[Sequence[float]]) 
     )  # fmt: skip
 
 
-def _constants(constants: Sequence[Sequence[float]]) -> list[tuple[str, str]]:
+def step_function(
+    number: int, step: FusedStep, form: Expression, constants: Sequence[float], launch: Launch
+) -> str:
+    """Return the namespace `n{number}` with the function `compute` of a pointwise step."""
+    alone = step.launch.with_(capability=launch.capability)
+    function = form.functions + element_function(alone, form, constants)
+    return f"namespace n{number} {{  // {alone.kernel.name}\n{function}}}\n"
+
+
+def named_constants(constants: Sequence[Sequence[float]]) -> list[tuple[str, str]]:
     """Return the C++ type and the name of each constant of all steps."""
     return [
         (constant_type(value), f"k{step}_{k}")
@@ -99,7 +106,8 @@ def _constants(constants: Sequence[Sequence[float]]) -> list[tuple[str, str]]:
 # -- kernels ----------------------------------------------------------------------------------------------
 
 
-def _arguments(launch: Launch, constants: Sequence[Sequence[float]]) -> Arguments:
+def arguments_of(launch: Launch, constants: Sequence[Sequence[float]]) -> Arguments:
+    """Return the parameters for outputs `out{k}`, tensors `p{k}`, scalars `s{k}`, and constants of the steps."""
     arguments = Arguments()
     for k in range(len(launch.outputs)):
         arguments.add(f"Out{k}*", f"out{k}")
@@ -109,7 +117,7 @@ def _arguments(launch: Launch, constants: Sequence[Sequence[float]]) -> Argument
     for at, x in enumerate(launch.inputs):
         if not isinstance(x, Meta):
             arguments.add(wire_type(x), f"s{at}")
-    for kind, name in _constants(constants):
+    for kind, name in named_constants(constants):
         arguments.add(kind, name)
     return arguments
 
@@ -127,7 +135,7 @@ def _compute(
         out: The element of output `{k}`.
     """
     values = [at.get(k, f"s{k}") for k in range(len(launch.inputs))]
-    values += [name for _, name in _constants(constants)]
+    values += [name for _, name in named_constants(constants)]
     values += [out.format(k=k) for k in range(len(launch.outputs))]
     return f"compute_all({', '.join([index, *values])});"
 
@@ -136,7 +144,7 @@ def _flat(
     launch: Launch, constants: Sequence[Sequence[float]], singles: Sequence[bool], vector: int, unroll: int
 ) -> str:
     """Return the kernel of operands that are dense in one order, or single elements."""
-    arguments = _arguments(launch, constants)
+    arguments = arguments_of(launch, constants)
     arguments.add("i64", "n")
     tensors = _tensors(launch)
     dense = [x for x, single in zip(tensors, singles, strict=True) if not single]
@@ -156,7 +164,7 @@ def _any_strides(
     launch: Launch, constants: Sequence[Sequence[float]], ndim: int, wide: bool, unroll: int
 ) -> str:
     """Return the kernel of operands with any strides."""
-    arguments = _arguments(launch, constants)
+    arguments = arguments_of(launch, constants)
     tensors, outputs = _tensors(launch), len(launch.outputs)
     walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
     arguments.add(f"{walk}<{ndim}, {outputs + len(tensors)}>", "walk")

@@ -19,7 +19,7 @@ from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, merge_dims
 from flambeau.driver.cuda.codegen.scratch import COUNTERS, HEAD
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, constant_type, name_of, packed_constant
 
-_THREADS = 256
+THREADS = 256
 
 _STATE_BYTES = 48  # the maximum size of a state in bytes
 
@@ -33,8 +33,8 @@ def program(launch: Launch, form: Fold, multiprocessors: int) -> KernelProgram:
     vector = 1
     if inner and len(sources) == 1 and len(reduced) == 1 and reduced[0][1][0] == 1:
         vector = max(1, 16 // source.itemsize)
-    depth = _depth(count, length, inner, vector)
-    width = _THREADS // depth
+    depth = row_threads(count, length, inner, vector)
+    width = THREADS // depth
     blocks = -(-count // width)
     splits = _splits(blocks, length, depth * vector * 8, multiprocessors)
     chunk = -(-length // splits)
@@ -52,7 +52,7 @@ def program(launch: Launch, form: Fold, multiprocessors: int) -> KernelProgram:
     ]
     tail += [pack("<q", number) for number in (count, length, max(chunk, 1))]
     scratch = HEAD + count * splits * _STATE_BYTES if splits > 1 else 0
-    return KernelProgram(text, (blocks, splits, 1), _THREADS, tuple(tail), scratch, name=name_of(launch))
+    return KernelProgram(text, (blocks, splits, 1), THREADS, tuple(tail), scratch, name=name_of(launch))
 
 
 def _split(launch: Launch, sources: Sequence[Meta], dims: tuple[int, ...]) -> tuple[Dims, Dims]:
@@ -77,11 +77,11 @@ def _one(operands: int) -> tuple[int, tuple[int, ...]]:
     return 1, (0,) * operands
 
 
-def _depth(count: int, length: int, inner: bool, vector: int) -> int:
-    """Return the number of threads that compute one output, a power of two."""
+def row_threads(count: int, length: int, inner: bool, vector: int) -> int:
+    """Return the number of threads that reduce one row, a power of two."""
     if inner:
-        return min(_THREADS, _power_of_two(-(-length // (4 * vector))))
-    return max(_THREADS // _power_of_two(count), min(8, _power_of_two(-(-length // 8))), 1)
+        return min(THREADS, _power_of_two(-(-length // (4 * vector))))
+    return max(THREADS // _power_of_two(count), min(8, _power_of_two(-(-length // 8))), 1)
 
 
 def _power_of_two(n: int) -> int:
@@ -125,7 +125,7 @@ def _functions(
     inputs = range(len(sources))
     given = _parameters(constants) + (", T first" if form.first else "")
     walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
-    lifted = [f"const auto {'xyzwv'[k]} = {_through(form.steps(launch), f'e.v{k}')};" for k in inputs]
+    lifted = [f"const auto {'xyzwv'[k]} = {convert_text(form.steps(launch), f'e.v{k}')};" for k in inputs]
     return f"""
 typedef {walk}<{max(kept, 1)}, {len(launch.operands)}> Kept;
 typedef {walk}<{max(reduced, 1)}, {len(sources)}> Reduced;
@@ -133,7 +133,7 @@ typedef {walk}<{max(reduced, 1)}, {len(sources)}> Reduced;
 constexpr int Inputs = {len(sources)};
 struct Elements {{ {" ".join([f"In{k} v{k};" for k in inputs])} }};
 typedef In0 In;
-typedef decltype({_through(form.steps(launch), "In{}")}) T;
+typedef decltype({convert_text(form.steps(launch), "In{}")}) T;
 typedef {form.state} State;
 typedef {index} Index;
 __device__ __forceinline__ State start(int{given}) {{ return {form.start}; }}
@@ -167,10 +167,10 @@ def _rows(
     pointers = [f"{c_name(out.dtype)}* p{k}" for k, out in enumerate(launch.outputs)]
     pointers += [f"const In{k}* in{k}" for k in inputs]
     found = "Index r[Inputs]; reduced.locate((Index)i, r);" if reduced else "const Index r[Inputs] = {};"
-    return f"""extern "C" __global__ void __launch_bounds__({_THREADS}) run(
+    return f"""extern "C" __global__ void __launch_bounds__({THREADS}) run(
     {", ".join(pointers)}{_parameters(constants)}, Kept kept, Reduced reduced, i64 count, i64 n, i64 chunk{last}) {{
   constexpr int W = {width}, D = {depth}, V = {vector};
-  __shared__ State shared[{_THREADS}];
+  __shared__ State shared[{THREADS}];
   const int x = {"threadIdx.x / D" if inner else "threadIdx.x % W"};
   const int y = {"threadIdx.x % D" if inner else "threadIdx.x / W"};
   const i64 output = (i64)blockIdx.x * W + x;
@@ -182,7 +182,7 @@ def _rows(
     {found}
     return {{{", ".join([f"row{k}[r[{k}]]" for k in inputs])}}};
   }};
-{_FIRST.format(first=_through(form.steps(launch), "*row0")) if form.first else ""}
+{_FIRST.format(first=convert_text(form.steps(launch), "*row0")) if form.first else ""}
 """
 
 
@@ -225,7 +225,7 @@ def _loop(launch: Launch, form: Fold, passed: str, vector: int, split: bool) -> 
 _FIRST = "  const T first = output < count && n ? {first} : T{{}};"
 
 
-def _through(steps: Sequence[dtype], text: str) -> str:
+def convert_text(steps: Sequence[dtype], text: str) -> str:
     for step in steps:
         text = f"to<{c_name(step)}>({text})"
     return text

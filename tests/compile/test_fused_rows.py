@@ -1,0 +1,137 @@
+"""Reductions inside of compiled functions, with pointwise operators before and after them, on virtual GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seeds import EXHAUSTIVE
+
+import flambeau as torch
+
+REDUCTIONS = ("sum", "mean", "amax", "amin")
+SHAPES = ((64, 64), (5, 37), (2, 3, 40), (40, 2, 32), (4, 100))
+STEP = st.tuples(
+    st.sampled_from([*REDUCTIONS, "mul", "sub", "add_", "sub_", "float", "drop", "total"]),
+    st.integers(0, 5),
+    st.integers(0, 5),
+    st.booleans(),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def devices() -> Iterator[None]:
+    with torch.virtual(races="error"):
+        yield
+
+
+def walk(values: list[Any], steps: list[tuple[str, int, int, bool]]) -> list[Any]:
+    """Run steps on a list of tensors, and return what it holds in the end."""
+    for name, i, j, keepdim in steps:
+        a, b = values[i % len(values)], values[j % len(values)]
+        try:
+            if name in REDUCTIONS:
+                made = getattr(a, name)((-1, -2) if i == j == 5 else -1, keepdim)
+            elif name == "total":
+                made = a.sum()
+            elif name == "float":
+                made = a.float()
+            elif name in ("add_", "sub_"):
+                made = getattr(a, name)(b * 0.5)
+            elif name == "drop":
+                values.pop(i % len(values))
+                values.append(a * 2)
+                continue
+            else:
+                made = getattr(torch, name)(a, b)
+        except (RuntimeError, IndexError) as error:
+            made = a + len(str(error))
+        values.append(made)
+        if len(values) > 6:
+            values.pop(i % 6)
+    return values
+
+
+def operands(shape: tuple[int, ...], kind: Any) -> list[Any]:
+    torch.manual_seed(5)
+    x = torch.randn(shape, device="cuda").to(kind)
+    strided = torch.randn((*shape[:-1], 2 * shape[-1]), device="cuda")[..., ::2]
+    return [x, torch.randn(shape[-1], device="cuda"), strided]
+
+
+@given(
+    shape=st.sampled_from(SHAPES),
+    kind=st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
+    steps=st.lists(STEP, min_size=3, max_size=14),
+)
+@settings(max_examples=1500 if EXHAUSTIVE else 80, deadline=None)
+def test_random_rows_equal_eager_code(shape: Any, kind: Any, steps: Any) -> None:
+    want = walk(operands(shape, kind), steps)
+    compiled = torch.compile(walk)
+    for _ in range(2):  # the second run finds the groups
+        got = compiled(operands(shape, kind), steps)
+        for x, y in zip(got, want, strict=True):
+            assert (x.dtype, x.shape, x.stride(), x._version) == (y.dtype, y.shape, y.stride(), y._version)
+            assert torch.equal(x.nan_to_num(), y.nan_to_num())
+            assert torch.equal(x.isnan(), y.isnan())
+
+
+def normalize(x: Any) -> Any:
+    centered = x - x.mean(-1, keepdim=True)
+    return centered / (centered.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+
+
+def rms_norm(x: Any) -> Any:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * x[0]
+
+
+def softmax(x: Any) -> Any:
+    powers = (x - x.amax(-1, keepdim=True)).exp()
+    return powers / powers.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("function", [normalize, rms_norm, softmax], ids=lambda f: f.__name__)
+def test_function_of_rows_is_one_kernel(
+    function: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = torch.randn(64, 128, device="cuda")
+    want = function(x)
+    monkeypatch.setenv("FLAMBEAU_LOGS", "fusion")
+    capsys.readouterr()
+    got = torch.compile(function)(x)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fusion: ")]
+    assert len(lines) == 1
+    assert "one kernel of" in lines[0]
+    assert torch.equal(got, want)
+
+
+def test_memory_of_fused_rows_is_that_of_the_result() -> None:
+    x = torch.randn(512, 128, device="cuda")
+    normalize(x)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    result = torch.compile(normalize)(x)
+    assert torch.cuda.max_memory_allocated() - before == result.nbytes
+
+
+def test_backward_of_fused_rows_equals_eager() -> None:
+    gradients = []
+    for function in (normalize, torch.compile(normalize)):
+        x = torch.arange(200.0, device="cuda").view(4, 50).sin().requires_grad_()
+        function(x).square().sum().backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("shape", [(1, 1 << 18), (300000, 2)])
+def test_rows_that_blocks_serve_badly_stay_separate(
+    shape: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Check that one long row, which many blocks reduce, and short rows are not fused."""
+    x = torch.ones(shape, device="cuda")
+    monkeypatch.setenv("FLAMBEAU_LOGS", "fusion")
+    torch.compile(lambda x: (x * 2).sum(-1, keepdim=True) + 1)(x)
+    assert "sum cannot be fused" in capsys.readouterr().err
