@@ -33,6 +33,7 @@ FILES_OF = {
 # Words of PyTorch's public `reduce=`, `op=` and `mode=` arguments. They happen to be names of operators, too.
 ARGUMENT_VALUES = {"sum", "add", "prod", "mean", "min", "max", "amin", "amax", "std", "var", "complex"}
 ALLOWED = {
+    "cli/calibration/microbenchmarks.py": "the calls that are measured",
     "_C/__init__.py": "PyTorch's names of its C++ module, re-exported",
     "_subclasses/fake_tensor.py": "aten's operators whose results have sizes that depend on values",
     "_aten/composed.py": "losses whose node is one of aten's composed ones",

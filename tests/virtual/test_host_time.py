@@ -177,3 +177,16 @@ def test_small_calls_take_about_what_pytorch_takes_on_an_h100():
     assert len(near) >= 0.7 * len(ratios)
     assert max(ratios) < 2
     assert min(ratios) > 0.5
+
+
+def test_measured_scans_and_gathers_are_near():
+    """Rows of both measured files, among them those in which PyTorch gives short rows 512 threads each."""
+    ratios = []
+    for file in sorted(MEASURED.parent.glob("h100*.json")):
+        for row in json.loads(file.read_text()).get("workloads", ()):
+            if row["params"].get("op") in ("cumsum", "cummax", "gather", "index_put", "dot"):
+                found = simulate(FAMILIES[row["family"]], row["params"], "h100")
+                ratios.append(max(found["ns"] / row["ns"], row["ns"] / found["ns"]))
+    assert len(ratios) > 40
+    assert max(ratios) < 3
+    assert sum(ratio < 1.5 for ratio in ratios) > 0.85 * len(ratios)

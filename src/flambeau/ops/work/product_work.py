@@ -43,7 +43,7 @@ def product(launch: Launch) -> Work:
 
 def _matrix_and_vector(launch: Launch, results: int, depth: int) -> Work:
     """Return the work of products with a vector: each result is a sum over `depth`."""
-    microseconds = 1.3 + (0.0 if results >= 64 else 0.8 + depth / 256 * 5e-3)
+    microseconds = 1.3 + (0.0 if results >= 64 else 0.8 + min(depth / 256 * 5e-3, 3.0))
     return pass_over(launch, results * depth // 8, microseconds)
 
 

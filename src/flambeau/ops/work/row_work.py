@@ -103,7 +103,8 @@ def norm_of_rows(launch: Launch) -> Work:
     """Return the work of `layer_norm` and `rms_norm`: vectors of four, or two slow kernels for other lengths."""
     rows, columns = _rows_and_columns(launch)
     if columns % 4 == 0:
-        return _at_least(launch, 0.8, _waves(rows, 8) * (0.6 + columns / 512 * 0.06))
+        one = columns / 512 * 0.56  # a block alone waits for the memory in each of its steps
+        return _at_least(launch, 0.8, max(_waves(rows, 8) * (0.6 + columns / 512 * 0.06), one))
     slow = _waves(rows, 16) * (9.3 + columns / 512 * 0.5)
     return _at_least(launch, 5.0, slow).with_(kernels=2)
 
@@ -130,30 +131,49 @@ def norm_gradient(microseconds: float) -> Callable[[Launch], Work]:
     return lambda launch: _row_wise(launch, microseconds, passes=2.0)
 
 
-def scan(launch: Launch) -> Work:
-    """Return the work of a scan along the last dimension: one block per row, 1,024 elements at a time."""
+# Note [The time of a scan]
+# PyTorch scans rows with blocks of 512 threads (aten/src/ATen/native/cuda/ScanUtils.cuh). A row has 16 to 512 of
+# them, in the ratio of its length to the number of rows, and takes its elements in chunks of twice as many. The
+# choice is made in unsigned arithmetic: for many more rows than columns it wraps around, and short rows get all 512
+# threads. A chunk takes the longer the more threads and the more blocks of a multiprocessor there are.
+
+_THREADS_LOG, _LEAST_LOG = 9, 4  # of a block; the fewest of a row
+_BLOCKS = 4  # of a multiprocessor
+
+
+def _scan_microseconds(launch: Launch, start: float, threads: float, blocks: float) -> float:
+    """Return the time of all chunks. See Note [The time of a scan].
+
+    Args:
+        start: Microseconds of a chunk with the fewest threads.
+        threads: In addition, for each doubling of a row's threads.
+        blocks: In addition, for each further block of a multiprocessor.
+    """
     rows, columns = _rows_and_columns(launch)
-    slow = (
-        rows * max(1.0, columns / 64) * 1.25 / MULTIPROCESSORS
-        if rows >= MULTIPROCESSORS
-        else -(-columns // 1024) * 2.6
-    )
-    return _at_least(launch, 1.5, slow)
+    halves = _THREADS_LOG + (columns - 1).bit_length() - (rows - 1).bit_length()
+    log = _THREADS_LOG if halves < 0 else min(max(halves // 2, _LEAST_LOG), _THREADS_LOG)
+    chunks = -(-columns // (2 << log))
+    count = -(-rows // (1 << (_THREADS_LOG - log)))
+    together = min(-(-count // MULTIPROCESSORS), _BLOCKS)
+    waves = max(count / (MULTIPROCESSORS * together), 1.0)
+    return waves * chunks * (start + threads * (log - _LEAST_LOG) + blocks * (together - 1))
+
+
+def scan(launch: Launch) -> Work:
+    """Return the work of a scan along the last dimension that finds indices, too."""
+    if not _source(launch).numel:
+        return stream_work(launch)
+    return _at_least(launch, 0.1, _scan_microseconds(launch, 1.65, 0.2, 0.9))
 
 
 def cumulative_sum(launch: Launch) -> Work:
-    """Return the work of `cumsum`: for elements of up to four bytes a separate kernel."""
-    rows, columns = _rows_and_columns(launch)
-    source = _source(launch)
-    if source.itemsize > 4:
-        return scan(launch)
+    """Return the work of `cumsum`; a single row is scanned by all multiprocessors."""
+    rows, _ = _rows_and_columns(launch)
+    if not _source(launch).numel:
+        return stream_work(launch)
     if rows == 1:
         return _row_wise(launch, 2.5, passes=1.5)
-    if rows >= MULTIPROCESSORS:
-        chunks = max(min(columns / 48, 1.0), columns / 1024) if columns > 16 else 0.0
-        return _at_least(launch, 0.9, rows * chunks * 0.8 / MULTIPROCESSORS)
-    step = 1.25 if source.itemsize == 4 else 1.56
-    return _at_least(launch, 2.0 if columns > 128 else 1.0, columns / 1024 * step)
+    return _at_least(launch, 0.1, _scan_microseconds(launch, 0.8, 0.1, 0.6))
 
 
 # -- sorts ------------------------------------------------------------------------------------------------------------

@@ -31,13 +31,14 @@ def read_rows(launch: Launch) -> Work:
 def gather(launch: Launch) -> Work:
     """Return the work of `gather`, which reads an index for each element."""
     out = launch.outputs[0]
-    return _work(launch, out.numel, 2, out.itemsize, 60.0, 0.7)
+    return _work(launch, out.numel, 2, out.itemsize, 60.0, 3.5)
 
 
 def _operand_with_values(launch: Launch) -> Meta:
     """Return the operand with the values to write, or the first output if the launch writes a scalar."""
-    values = [x for x in launch.inputs[1:] if isinstance(x, Meta)]
-    return values[-1] if values else launch.outputs[0]
+    out = launch.outputs[0]
+    values = [x for x in launch.inputs[1:] if isinstance(x, Meta) and x.dtype == out.dtype]
+    return max(values, key=lambda x: x.numel, default=out)
 
 
 def write_rows(launch: Launch) -> Work:
