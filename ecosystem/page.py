@@ -23,8 +23,7 @@ what is missing. The packages are unmodified and PyTorch is not installed with t
 
 Each package has programs of 20 to 60 lines in `ecosystem/programs` that do its main job: train,
 generate, fit, write and read. Each ends with a check that can fail. The programs pass on PyTorch's
-CPU build. The runner gives them virtual GPUs with race detection; the notes say where the rows
-below are from.
+CPU build. On Flambeau they run on virtual GPUs with race detection, and pass only if they used one.
 
 ```
 make ecosystem                                        # builds the environment and runs all programs
@@ -32,10 +31,13 @@ python -m ecosystem --only gpytorch --tracebacks      # one package, in an envir
 python -m ecosystem --reference PYTHON                # also runs the programs on that PyTorch
 ```
 
-The versions are pinned in `ecosystem/requirements.txt`. Seconds are wall time of the whole process,
-imports included. The ratio is Flambeau's time divided by PyTorch's. An empty
-cell was not measured. timm and torchvision are not
-listed: torchvision needs PyTorch's C++ library, and timm needs torchvision.
+The versions are pinned in `ecosystem/requirements.txt`. Times are of the whole process, imports
+included: "CPU" is the time that the processor worked, "wall" the time that passed. The ratio is
+Flambeau's CPU time divided by PyTorch's. "none" in the column of races means that the run is
+certified race-free under every schedule; "no certificate" means that no race was found and an
+assumption of the certificate does not hold, for example because a progress bar's thread waits for a
+time. timm and torchvision are not listed: torchvision needs PyTorch's C++ library, and timm needs
+torchvision.
 
 ## Results
 """
@@ -50,7 +52,7 @@ def write_page(results: dict[str, Any]) -> str:
     facts = [
         f"- Result: {passed} of {len(rows)} programs pass; every program passes for {len(whole)} of "
         f"{len(packages)} packages.",
-        f"- Date: {results['date']}",
+        f"- Date: {' to '.join(sorted({row['date'] for row in rows}))}",
         f"- Machine: {results['machine']}",
         f"- Software: Flambeau as `{results['flambeau']}`, PyTorch {results['pytorch'] or 'not run'}, "
         f"Python {results['python']}",
@@ -60,8 +62,8 @@ def write_page(results: dict[str, Any]) -> str:
         HEADER,
         *facts,
         "",
-        "| package | version | program | result | s | PyTorch, s | ratio |",
-        "|" + " --- |" * 7,
+        "| package | version | program | result | races | CPU, s | PyTorch's | ratio | wall, s | PyTorch's |",
+        "|" + " --- |" * 10,
     ]
     return "\n".join([*lines, *map(write_row, rows), *write_failures(rows)]) + "\n"
 
@@ -74,10 +76,14 @@ def write_row(row: dict[str, Any]) -> str:
         row["package"],
         row["version"],
         f"[{row['program'].split('/')[1].removesuffix('.py')}](../ecosystem/programs/{row['program']})",
-        "passes" if flambeau["passed"] else "**fails**",
+        ("passes" if flambeau["passed"] else "**fails**")
+        + (f" with `{row['options']}`" if row["options"] else ""),
+        flambeau["races"],
+        f"{flambeau['cpu_seconds']:.1f}",
+        f"{reference['cpu_seconds']:.1f}" if compared else "",
+        f"{flambeau['cpu_seconds'] / reference['cpu_seconds']:.2f}" if compared else "",
         f"{flambeau['seconds']:.1f}",
-        f"{reference['seconds']:.1f}" if reference and reference["passed"] else "",
-        f"{flambeau['seconds'] / reference['seconds']:.2f}" if compared else "",
+        f"{reference['seconds']:.1f}" if compared else "",
     ]
     return f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
 

@@ -27,10 +27,14 @@ def test_the_page_is_up_to_date() -> None:
 
 def test_the_results_are_complete() -> None:
     results = json.loads(runner.RESULTS.read_text())
-    assert date.fromisoformat(results["date"]).year >= 2026 and results["machine"] and results["flambeau"]
-    assert {row["program"] for row in results["rows"]} <= {
+    assert results["machine"] and results["flambeau"]
+    assert all(date.fromisoformat(row["date"]).year >= 2026 for row in results["rows"])
+    assert [row["program"] for row in results["rows"]] == [
         str(p.relative_to(ROOT / "ecosystem/programs")) for p in PROGRAMS
-    }
+    ]
+    for row, path in zip(results["rows"], PROGRAMS, strict=True):
+        assert row["options"] == runner.read_options(path)
+        assert row["flambeau"]["races"] or not row["flambeau"]["passed"]
 
 
 def test_folders_are_small() -> None:
@@ -70,6 +74,16 @@ def test_an_unpinned_package_raises() -> None:
 def test_a_run_reports_what_the_program_did(code: str, passed: bool, error: str) -> None:
     run = runner.run_program([sys.executable, "-c", code], {}, 60)
     assert (run.passed, run.error) == (passed, error)
+
+
+def test_the_verdict_covers_all_machines() -> None:
+    free = {"certificate": {"race_free": True, "races": []}}
+    withheld = {"certificate": {"race_free": False, "races": []}}
+    racy = {"certificate": {"race_free": False, "races": [1, 2]}}
+    verdicts = [runner.judge_races(machines) for machines in ([free], [free, withheld], [racy, free], [])]
+    assert verdicts == ["none", "no certificate", "2 found", "no certificate"]
+    report = {"machines": [free], "processes": [{"machines": [racy], "processes": []}]}
+    assert runner.read_machines(report) == [free, racy]
 
 
 def test_a_program_beyond_its_limit_fails() -> None:

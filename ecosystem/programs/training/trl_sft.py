@@ -1,5 +1,7 @@
 """Fine-tunes a small Llama on texts with TRL's supervised trainer and a tokenizer made by hand."""
 
+# flambeau run --devices 1
+
 import tempfile
 
 import torch
