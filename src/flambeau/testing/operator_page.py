@@ -119,7 +119,8 @@ fails for any other difference in its 1,100 calls. In groups:
   does not use. `tile` takes a tensor of dtype bool as a size; all other functions refuse it.
 - Orthogonal polynomials are computed in float64. Where PyTorch's float32 recurrence overflows to
   NaN, the result is an infinity with the value's sign. NaN gives NaN; PyTorch's CPU build gives the
-  value of another element for some kinds.
+  value of another element for some kinds. A Laguerre or Legendre
+  polynomial whose recurrence has more than 300,000 steps is refused; it would take minutes.
 - `polygamma(1, x)` is infinite at 0, -1, -2, ...; PyTorch gives a large number at negative
   integers. PyTorch's factorial overflows from order 35 (float32), Flambeau's from 171 (float64). So
   `polygamma(99, inf)` is 0; PyTorch multiplies infinity by 0, which is NaN.
@@ -139,8 +140,7 @@ fails for any other difference in its 1,100 calls. In groups:
   -inf; PyTorch's is NaN. `detach_copy` and `histogram` have results that require no gradient; with
   PyTorch they do, and backward raises.
 - The gradient of `polar` has the sign of a negative `abs`; PyTorch's has not. That of `atan2` squares
-  integers as floats; PyTorch squares them in their dtype, where they wrap. `acosh` below 1 is NaN, and
-  its gradient, too.
+  integers as floats; PyTorch squares them in their dtype, where they wrap.
 - Statistics of infinities differ in which results are NaN: `std_mean`, `var_mean`, `quantile`,
   `irfft`, `matrix_exp`, determinants.
 - `unique_consecutive` with only `return_counts` gives counts; PyTorch gives the inverse.

@@ -317,6 +317,7 @@ xlog1py = _binary(
 # -- orthogonal polynomials of degree n ---------------------------------------------------------------------------
 
 Step = Callable[[int, Any, Any, Any], Any]
+MOST_STEPS = 300_000  # some five seconds
 
 
 def _degree(n: Any) -> Any:
@@ -341,6 +342,11 @@ def _climb(x: Any, n: Any, first: Any, step: Step) -> Any:
         out = np.where(n == k + 1, q, out)
         if np.isnan(q[n > k]).all():  # infinity minus infinity: NaN for every higher degree
             return np.where(n > k, q, out)
+        if k == MOST_STEPS:
+            raise RuntimeError(
+                f"a polynomial of degree {int(n.max())} takes too long: its recurrence has more than {MOST_STEPS} "
+                "steps without an overflow. Use a smaller degree"
+            )
     return out
 
 

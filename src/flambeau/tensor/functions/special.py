@@ -171,9 +171,24 @@ def _of_degree(op: Pointwise) -> Callable[..., Any]:
     """Return a polynomial of degree n."""
 
     def of_both(x: Any, n: Any, *, out: Any = None) -> Any:
+        if op in (ops.laguerre, ops.legendre):
+            _require_finite_work(op, x, n)
         return run(op, _pair(op, x, n), out)
 
     return _publish(of_both, op)
+
+
+def _require_finite_work(op: Pointwise, x: Any, n: Any) -> None:
+    """Raise RuntimeError for a degree whose recurrence would occupy a GPU; on the CPU it ends with an error."""
+    if (
+        isinstance(x, Tensor)
+        and x.meta.device.type == "cuda"
+        and isinstance(n, int | float)
+        and n > ops.MOST_STEPS
+    ):
+        raise RuntimeError(
+            f"{op.name}: degree {n} is too high: its recurrence has more than {ops.MOST_STEPS} steps"
+        )
 
 
 def _pair(op: Pointwise, one: Any, two: Any) -> tuple[Any, Any]:
