@@ -119,6 +119,32 @@ def test_a_late_key_is_named(kind: str, tmp_path: Path) -> None:
         store.get("absent")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_wrong_arguments_leave_the_store_usable(kind: str, tmp_path: Path) -> None:
+    store = ours(kind, tmp_path)
+    store.set("here", "1")
+    for limit in (timedelta(seconds=-1), timedelta(), timedelta.max, timedelta(microseconds=1), 0.5):
+        store.wait(["here"], limit)  # type: ignore[arg-type] # PyTorch takes floats
+        store.set_timeout(limit)  # type: ignore[arg-type]
+        assert store.get("here") == b"1"
+    with pytest.raises(RuntimeError, match=r"(?i)wait timeout.*absent"):
+        store.wait(["absent"], timedelta(microseconds=1))
+    for wrong in (float("nan"), float("inf"), 1e300):
+        with pytest.raises(ValueError, match=r"wait\(\): the timeout must be a number of seconds"):
+            HashStore.wait(store, ["here"], wrong)  # type: ignore[arg-type]
+    for call in (lambda: store.set("\ud800", "1"), lambda: store.set("here", "\ud800")):
+        with pytest.raises(TypeError, match="without surrogates"):
+            call()
+    with pytest.raises(ValueError):
+        store.add("number", 10**5000)
+    assert store.get("here") == b"1"
+
+
+def test_a_tcp_store_refuses_a_negative_timeout() -> None:
+    with pytest.raises(ValueError, match="must not be negative"):
+        TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=-1))
+
+
 def test_counting_in_a_text_is_refused_and_leaves_the_store_usable(tmp_path: Path) -> None:
     for kind in KINDS:  # PyTorch's TCPStore loses its connection here
         store = ours(kind, tmp_path)

@@ -160,6 +160,67 @@ def test_a_stream_that_cannot_seek_is_written() -> None:
     assert torch.load(io.BytesIO(b"".join(stream.parts)))[0].tolist() == [0, 1, 2, 3, 4]
 
 
+def test_partial_writes_are_continued() -> None:
+    class Partial(io.RawIOBase):
+        taken = bytearray()
+        limit = 1 << 30
+
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: Any) -> int | None:
+            part = bytes(data)[: min(7, self.limit - len(self.taken))]
+            self.taken += part
+            return len(part) or None
+
+    file = Partial()
+    torch.save(torch.arange(50), file)
+    assert torch.load(io.BytesIO(file.taken)).tolist() == [*range(50)]
+    file.taken, file.limit = bytearray(), 400
+    with pytest.raises(BlockingIOError, match="takes no more bytes"):
+        torch.save(torch.arange(50), file)
+
+
+@pytest.mark.parametrize("answer", [None, True, 0, 1 << 40, "yes"])
+def test_a_write_may_return_anything(answer: Any) -> None:
+    """PyTorch ignores what `write` returns."""
+
+    class Plain:
+        taken = b""
+
+        def write(self, data: Any) -> Any:
+            self.taken += bytes(data)
+            return answer
+
+        def flush(self) -> None:
+            pass
+
+    file = Plain()
+    torch.save(torch.arange(50), file)
+    assert torch.load(io.BytesIO(file.taken)).tolist() == [*range(50)]
+
+
+@pytest.mark.parametrize("name", ["\udcff.pt", "\u00e9\n.pt"])
+def test_names_that_are_not_ascii_stay_out_of_the_archive(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    torch.save(torch.ones(2), path)
+    assert torch.load(path).tolist() == [1, 1]
+    assert zipfile.ZipFile(path).namelist()[0] == "archive/data.pkl", "as PyTorch"
+
+
+@pytest.mark.parametrize("record", ["data.pkl", "byteorder"])
+def test_small_files_do_not_unpack_to_large_pickles(record: str) -> None:
+    """Each byte of these would take 56 bytes of memory and a step of the reader."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        if record != "data.pkl":
+            archive.writestr("a/data.pkl", b"N.")
+        archive.writestr(f"a/{record}", b"]" * (1 << 22) + b".")
+    for weights_only in (True, False):
+        with pytest.raises(RuntimeError, match="unpack to 4194305, more than 64 times"):
+            torch.load(io.BytesIO(file.getvalue()), weights_only=weights_only)
+
+
 def test_an_object_that_cannot_be_pickled_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     torch.save(torch.ones(1), path)

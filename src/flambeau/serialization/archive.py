@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import mmap
 import os
 import struct
@@ -22,15 +24,47 @@ _LARGE = 1 << 30  # from here on sizes are written as 64 bits
 _SIZES = 20  # bytes of the extra field that holds them
 _CHUNK = 1 << 20
 _UNPACKED, _RATIO = 1 << 24, 64  # records unpack to at most so many bytes, and so many times the file
+_READ = 1 << 20  # records that are not storages: and so many times their own packed size
 
 Array = np.ndarray[Any, Any]
+
+
+class _WholeWrites:
+    """A file object whose `write` continues after a partial write, and may have no return value.
+
+    Unbuffered files write fewer bytes than they get when the disk is nearly full; `zipfile` ignores the count.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, data: Any) -> int:
+        """Write all of the data.
+
+        Raises:
+            BlockingIOError: If an unbuffered file writes nothing.
+        """
+        left = memoryview(data).cast("B")
+        while left.nbytes:
+            count = self._file.write(left)
+            if not count and isinstance(self._file, io.RawIOBase):
+                raise BlockingIOError(
+                    errno.EAGAIN, f"the file takes no more bytes; {left.nbytes} are not written"
+                )
+            if type(count) is not int or not 0 < count < left.nbytes:
+                break
+            left = left[count:]
+        return len(data)
 
 
 class ArchiveWriter(AbstractContextManager["ArchiveWriter"]):
     """Writes the records of an archive `name` to a file object; the directory when the `with` block is left."""
 
     def __init__(self, file: Any, name: str) -> None:
-        self._zip = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True)
+        self._zip = zipfile.ZipFile(_WholeWrites(file), "w", zipfile.ZIP_STORED, allowZip64=True)
         self._name = name
 
     def write(self, record: str, data: Any) -> None:
@@ -125,12 +159,20 @@ class ArchiveReader:
         return self._info(record).header_offset
 
     def read(self, record: str) -> bytes:
-        """Return a record.
+        """Return a record that is not a storage.
 
         Raises:
-            RuntimeError: If it is missing or damaged.
+            RuntimeError: If it is missing or damaged, or unpacks to much more than it explains: a pickle takes some
+                70 bytes of memory for each of its own.
         """
-        array = np.empty(self.size(record), np.uint8)
+        info = self._info(record)
+        if info.file_size > _READ + _RATIO * info.compress_size:
+            raise _unreadable(
+                record,
+                info,
+                f"its {info.compress_size} bytes unpack to {info.file_size}, more than {_RATIO} times",
+            )
+        array = np.empty(info.file_size, np.uint8)
         self.read_into(record, array)
         return array.tobytes()
 

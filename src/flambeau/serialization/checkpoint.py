@@ -76,7 +76,7 @@ def save(
 
 @contextmanager
 def _to_write(f: Any) -> Iterator[tuple[Any, str]]:
-    """Return the file object to write to, and the archive's name: the file's name without its extension."""
+    """Return the file object to write to, and the archive's name: the file's name without its extension, if ASCII."""
     if not isinstance(f, (str, os.PathLike)):
         if not hasattr(f, "write"):
             raise AttributeError(
@@ -88,7 +88,7 @@ def _to_write(f: Any) -> Iterator[tuple[Any, str]]:
     if not path.parent.is_dir():
         raise RuntimeError(f"Parent directory {path.parent} does not exist.")
     with replacing(path) as file:
-        yield file, path.stem
+        yield file, path.stem if path.name.isascii() else "archive"
 
 
 # -- load -------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from flambeau.distributed.errors import DeadlockError, DistNetworkError, DistSto
 from flambeau.distributed.stores.kv_store import CHANGES, Table
 
 _LOOK_S = 0.25  # seconds between checks that the awaited ranks live
+_LONGEST_S = 1e9  # the longest time limit; sockets and conditions refuse some more
 DEFAULT_TIMEOUT = timedelta(seconds=300)
 Text = str | bytes
 
@@ -357,8 +358,17 @@ def part_of_wait(length_s: float, end: float) -> PartOfWait:
 
 
 def seconds(limit: timedelta) -> float | None:
-    """Return a limit in seconds, as threads and sockets expect it; None for no limit."""
-    return limit.total_seconds() or None
+    """Return a limit in seconds, as threads and sockets expect it; None for no limit.
+
+    As in PyTorch, 0 and less mean no limit. More than `_LONGEST_S`, which sockets refuse, does too.
+    """
+    length = limit.total_seconds()
+    return length if 0 < length <= _LONGEST_S else None
+
+
+def message_limit(limit: timedelta) -> int:
+    """Return a limit in milliseconds as messages have it: at least 1, or 0 for no limit."""
+    return 0 if seconds(limit) is None else max(milliseconds(limit), 1)
 
 
 def milliseconds(limit: timedelta) -> int:
@@ -372,13 +382,23 @@ def describe_unset(keys: Sequence[str]) -> str:
 def _text(function: str, key: Any) -> str:
     if isinstance(key, bytes):
         return key.decode()
-    return key if isinstance(key, str) else refuse(function, "a str", key)
+    if not isinstance(key, str):
+        refuse(function, "a str", key)
+    _encode(function, key)
+    return key
 
 
 def _bytes(function: str, value: Any) -> bytes:
     if isinstance(value, str):
-        return value.encode()
+        return _encode(function, value)
     return value if isinstance(value, bytes) else refuse(function, "a str or bytes", value)
+
+
+def _encode(function: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        refuse(function, "a str without surrogates", text)
 
 
 def _int(function: str, value: Any) -> int:
@@ -391,9 +411,15 @@ def _duration(function: str, timeout: Any) -> timedelta:
     """Return a timedelta. As in PyTorch, seconds may be a float but not an int."""
     if isinstance(timeout, timedelta):
         return timeout
-    return (
-        timedelta(seconds=timeout) if isinstance(timeout, float) else refuse(function, "a timedelta", timeout)
-    )
+    if not isinstance(timeout, float):
+        refuse(function, "a timedelta", timeout)
+    try:
+        return timedelta(seconds=timeout)
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{function}(): the timeout must be a number of seconds up to {timedelta.max.total_seconds():g}, "
+            f"got {timeout}"
+        ) from None
 
 
 def refuse(function: str, wanted: str, got: object) -> NoReturn:

@@ -19,7 +19,7 @@ from flambeau.core.callsite import caller, place
 from flambeau.core.host.host_wait import Readable
 from flambeau.core.host.thread_liveness import alone
 from flambeau.core.host.turn_scheduler import seat
-from flambeau.core.ipc.codec import receive, send
+from flambeau.core.ipc.codec import frame_message, receive
 from flambeau.core.ipc.handshake import RefusedError, greet
 from flambeau.distributed.errors import DeadlockError, DistNetworkError, DistStoreError, QueueEmptyError
 from flambeau.distributed.stores.store import (
@@ -27,6 +27,7 @@ from flambeau.distributed.stores.store import (
     Inner,
     PartOfWait,
     Store,
+    message_limit,
     milliseconds,
     refuse,
     seconds,
@@ -171,9 +172,9 @@ class TCPStore(Inner, Store):
 
     def _do(self, operation: str, args: list[Any], needs: Sequence[str], limit: timedelta) -> Any:
         site = place(caller()) if needs else ""
-        time_limit: int | list[int] = milliseconds(limit)
+        time_limit: int | list[int] = message_limit(limit)
         if isinstance(limit, PartOfWait):
-            time_limit = [milliseconds(limit), milliseconds(limit.whole)]
+            time_limit = [message_limit(limit), message_limit(limit.whole)]
         message = [operation, args, list(needs), time_limit, alone(), site]
         try:
             answer = self._request(message, limit if needs else None)
@@ -192,13 +193,14 @@ class TCPStore(Inner, Store):
         """Send a request. Threads share the connection, so a thread that waits for keys blocks others unless they use
         `clone`.
         """
+        frame = frame_message(message)  # raises before a byte is sent
         with self._lock:
             patience = 0.0 if limit is None else seconds(limit)
             self._connection.settimeout(None if patience is None else patience + _GRACE)
             try:
                 if limit is not None:
                     go_on()  # the awaited rank may wait for this one's GPUs
-                send(self._connection, message)
+                self._connection.sendall(frame)
                 if limit is not None and alone():
                     go_on(Readable(self._connection))
                 return receive(self._connection)
@@ -214,6 +216,8 @@ def _check(port: int, world_size: int | None, timeout: timedelta) -> None:
         raise ValueError("TCPStore world size cannot be 0")
     if not isinstance(timeout, timedelta):
         refuse("__init__", "a timedelta", timeout)
+    if timeout < timedelta():
+        raise ValueError(f"the timeout of a TCPStore must not be negative, got {timeout}")
 
 
 class Served:
