@@ -152,6 +152,9 @@ def _wrong_text(error: Exception, mentions: str) -> str:
     text = "\n".join([str(error), *getattr(error, "__notes__", [])])
     if len(text) > _LONGEST:
         return f"{type(error).__name__} with {len(text)} letters: {text[:300]}..."
+    commands = [one for one in text if not (one.isprintable() or one in "\n\t")]
+    if commands or "\n::" in text:
+        return f"{type(error).__name__} with {commands[:3]} as they are: {text[:300]!r}"
     if mentions not in text:
         return f"{type(error).__name__} does not say {mentions!r}: {text[:300]}"
     return ""

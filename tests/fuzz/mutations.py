@@ -25,6 +25,7 @@ TEXTS = (
     "storage",
     "\ud800",
     "<script>",
+    "\x1b[2J\r\n::error::\u202e",
     "-1",
 )
 

@@ -208,9 +208,31 @@ def test_names_that_are_not_ascii_stay_out_of_the_archive(name: str, tmp_path: P
     assert zipfile.ZipFile(path).namelist()[0] == "archive/data.pkl", "as PyTorch"
 
 
+@pytest.mark.parametrize("place", ["\x1b[31m\r\n::error::", "cuda:\u202e\x00", "\ud800'\\"])
+def test_control_characters_of_a_file_are_escaped(place: str) -> None:
+    state = (
+        pickle.dumps({}, 2)[:-1]
+        + b"X"
+        + struct.pack("<I", len(raw := place.encode("utf-8", "surrogatepass")))
+        + raw
+    )
+    for instructions in (
+        b"X\1\0\0\0x\x93.",
+        b"0ctorch\ndevice\nX" + state[state.index(b"X") + 1 :] + b"\x85R.",
+    ):
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("a/data.pkl", state + instructions)
+        with pytest.raises((RuntimeError, pickle.UnpicklingError)) as caught:
+            torch.load(io.BytesIO(file.getvalue()))
+        text = str(caught.value)
+        assert all(one.isprintable() or one in "\n\t" for one in text), text
+        assert "\n::" not in text and repr(place)[1:-1] in text
+
+
 @pytest.mark.parametrize("record", ["data.pkl", "byteorder"])
 def test_small_files_do_not_unpack_to_large_pickles(record: str) -> None:
-    """Each byte of these would take 56 bytes of memory and a step of the reader."""
+    """Reading one byte of these pickles takes a step of the reader and 56 bytes of memory."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         if record != "data.pkl":

@@ -37,6 +37,10 @@ def brief(value: Any, depth: int = _DEPTH) -> str:
 
 
 def brief_text(text: object) -> str:
-    """Return a text, cut where it is long, without quotes."""
+    """Return a text, cut where it is long, without quotes, and with control characters escaped.
+
+    A stranger's text could otherwise write commands of a terminal, or lines that a log takes for others.
+    """
     text = str(text) if isinstance(text, str) else type(text).__name__
-    return text if len(text) <= 2 * _MOST else f"{text[: 2 * _MOST]}..."
+    shown = text if len(text) <= 2 * _MOST else f"{text[: 2 * _MOST]}..."
+    return shown if shown.isprintable() else repr(shown)[1:-1]

@@ -162,8 +162,8 @@ class ArchiveReader:
         """Return a record that is not a storage.
 
         Raises:
-            RuntimeError: If it is missing or damaged, or unpacks to much more than it explains: a pickle takes some
-                70 bytes of memory for each of its own.
+            RuntimeError: If it is missing or damaged, or unpacks to much more than it explains: reading a pickle
+                takes some 70 bytes of memory for each byte.
         """
         info = self._info(record)
         if info.file_size > _READ + _RATIO * info.compress_size:
