@@ -100,12 +100,18 @@ def machine_report(machine: Machine) -> MachineReport:
         devices=[_device_report(context) for context in machine.contexts],
         time_ns=bare.time_ns() if virtual else None,
         host_wait_ns=bare.host_wait_ns() if virtual else None,
-        time_error=bare.time_error() if virtual else None,
+        time_error=_time_error(bare) if virtual else None,
         trace_hash=bare.trace_hash() if virtual else None,
         token=bare.token() if virtual else None,
         unplayed=bare.explain_unplayed() if virtual else "",
         certificate=detector.certificate() if detector is not None else None,
     )
+
+
+def _time_error(bare: Any) -> tuple[float, float] | None:
+    """Return the expected error as a plain tuple, which pytest-xdist's workers can send."""
+    error = bare.time_error()
+    return None if error is None else (error.median, error.tenth)
 
 
 def _device_report(context: Any) -> DeviceReport:
