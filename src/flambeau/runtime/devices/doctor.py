@@ -171,11 +171,12 @@ def _advice(found: dict[str, Any]) -> list[str]:
         return []
     if found["driver"] == "none":
         count, profile = found["run_would_open"], configuration.PROFILE
-        lines = [
+        if not count:
+            return [f"`flambeau run program.py` would open no GPU; CUDA_VISIBLE_DEVICES hides all: {_UNSET}"]
+        return [
             f"`flambeau run program.py` would open {count} virtual GPU{'' if count == 1 else 's'} ({profile}); "
             "`import flambeau` alone opens none: set FLAMBEAU_VIRTUAL_DEVICES, or call flambeau.virtual()"
         ]
-        return lines if count else [*lines, f"CUDA_VISIBLE_DEVICES hides all: {_UNSET}"]
     if found["driver"] == "virtual" and system.wish().devices == 0:
         return [
             "FLAMBEAU_VIRTUAL_DEVICES=0 means that CUDA is not available: unset it, or set the number of devices"
