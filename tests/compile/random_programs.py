@@ -19,9 +19,12 @@ VIEWS = ("row", "step", "t", "expand", "reshape", "detach", "unsqueeze", "alias"
 
 
 def bits(t: Any) -> Any:
-    """Return what a tensor shows: dtype, layout and the bits of its elements."""
+    """Return what a tensor shows: dtype, layout and the bits of its elements. A NaN's sign and payload do not count."""
     meta = (str(t.dtype), tuple(t.shape), t.stride(), t.storage_offset(), t.requires_grad, t.is_leaf)
     host = t.detach().cpu()
+    host = (
+        torch.where(host == host, host, host.new_full((), float("nan"))) if host.is_floating_point() else host
+    )
     if host.dtype in (torch.bfloat16, torch.float16):
         host = host.view(torch.int16)
     return (*meta, np.ascontiguousarray(host.numpy()).tobytes())

@@ -43,6 +43,7 @@ SECTIONS = (
     "Host time without a GPU",
     "CPU operators and training",
     "NVIDIA H100",
+    "NVIDIA H200",
     "NVIDIA H200, several GPUs",
     "Memory",
     "Import and start",

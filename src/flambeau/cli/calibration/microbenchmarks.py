@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple
 
+from flambeau.core.errors import RaceError
+
 Params = dict[str, Any]
 Call = Callable[[], object]
 Clock = Callable[[], int]
@@ -368,6 +370,8 @@ def measure_all(t: Any, clock: Clock, seed: int, limit: float = 100.0, rounds: i
             continue
         try:
             row["ns"], row["calls"] = measure(t, row, clock, rounds)
+        except RaceError:
+            raise
         except (RuntimeError, NotImplementedError) as error:
             row["error"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         t.cuda.empty_cache()
