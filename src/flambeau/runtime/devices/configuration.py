@@ -114,8 +114,6 @@ def kernel_cache() -> Path | None:
     """Return the folder of compiled CUDA kernels: FLAMBEAU_KERNEL_CACHE, or the user's cache folder.
 
     Returns None if the variable is "0" or the user has no home folder, as in some containers.
-
-    None too for a user without a home, as a container's may be.
     """
     from pathlib import Path  # imported here because most programs do not need it
 
@@ -153,9 +151,6 @@ def visible_devices(text: str | None, uuids: Sequence[str]) -> list[int]:
 
     Its entries are indices or UUIDs; a prefix that fits one device is enough. As in CUDA, the first invalid entry ends
     the list, a device named twice empties it, and any text may follow the digits ("1gpu" is 1).
-
-    Its entries are indices, or UUIDs that a prefix of may identify one device. As in CUDA, the first invalid
-    entry ends the list, a device named twice empties it, and any text may follow the digits ("1gpu" is 1).
     """
     if text is None:
         return list(range(len(uuids)))

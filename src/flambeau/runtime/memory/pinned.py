@@ -114,9 +114,6 @@ class PinnedAllocator:
 
         Only a pinned tensor's first address identifies its block to PyTorch's allocator. Here the block waits for all
         uses. Observers are notified of those that PyTorch's allocator would not wait for.
-
-        PyTorch's allocator finds a block by its first address alone, if another object than the pinned tensor shows it.
-        The block waits for all uses here; observers learn of the others, for which it would not wait there.
         """
         with self._lock:
             at = bisect_right(self._addresses, ptr)

@@ -58,8 +58,6 @@ class Ledger:
     """Current value, peak, total increase and total decrease of each statistic of each pool.
 
     `current[pool][figure]` and so on are indexed by the constants above. Not locked: the allocator's lock protects it.
-
-    `current[pool][figure]` and so on, by the indices above. Not locked: its allocator sees to that.
     """
 
     __slots__ = ("current", "decrease", "increase", "peak")
