@@ -18,9 +18,10 @@ static size_t used;
 static struct { P at; size_t size; int fd; } blocks[4096];
 int null_launches;
 static int ok(void) { return 0; }
-R cuInit(unsigned f) {  /* 100: CUDA_ERROR_NO_DEVICE, which the real driver answers where no device is visible */
-  const char* s = getenv("NULL_CUDA_DEVICES");
-  return s && !atoi(s) ? 100 : 0;
+R cuInit(unsigned f) {  /* as the real driver where no device is visible: 100, NO_DEVICE; where one is named twice: 101 */
+  const char *s = getenv("NULL_CUDA_DEVICES"), *visible = getenv("CUDA_VISIBLE_DEVICES");
+  if (s && !atoi(s)) return visible && strcmp(visible, "0,0") == 0 ? 101 : 100;
+  return 0;
 }
 R cuDriverGetVersion(int* v) { *v = 13000; return 0; }
 R cuDeviceGetCount(int* n) { const char* s = getenv("NULL_CUDA_DEVICES"); *n = s ? atoi(s) : 1; return 0; }

@@ -112,7 +112,7 @@ print(flambeau.cuda.is_available(), flambeau.cuda.device_count(), flambeau.cuda.
     assert run(library, virtual).split()[:2] == ["True", "3"]
 
 
-@pytest.mark.parametrize("visible", ["", "-1"])
+@pytest.mark.parametrize("visible", ["", "-1", "0,0"])
 def test_hidden_gpus_leave_the_cpu(library: Path, visible: str) -> None:
     program = f"""
 import os, warnings

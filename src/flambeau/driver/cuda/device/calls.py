@@ -16,6 +16,7 @@ from flambeau.core.errors import (
 )
 
 NO_DEVICE = cu.CUresult.CUDA_ERROR_NO_DEVICE
+INVALID_DEVICE = cu.CUresult.CUDA_ERROR_INVALID_DEVICE
 NOT_READY = cu.CUresult.CUDA_ERROR_NOT_READY
 OUT_OF_MEMORY = cu.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 

@@ -18,7 +18,7 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from flambeau.core.errors import DriverError
-from flambeau.driver.cuda.device.calls import NO_DEVICE, check, error_of
+from flambeau.driver.cuda.device.calls import INVALID_DEVICE, NO_DEVICE, check, error_of
 from flambeau.driver.cuda.device.device import CudaDevice
 
 
@@ -86,9 +86,12 @@ class Contexts:
 
 
 def _count_devices() -> int:
-    """Initialize the CUDA driver and count its visible devices; CUDA_VISIBLE_DEVICES may hide all of them."""
+    """Initialize the CUDA driver and count its visible devices; CUDA_VISIBLE_DEVICES may hide all of them.
+
+    The driver answers INVALID_DEVICE if that variable names a device twice.
+    """
     (code,) = cu.cuInit(0)
-    if code == NO_DEVICE:
+    if code in (NO_DEVICE, INVALID_DEVICE):
         return 0
     if code:
         raise error_of(code)
