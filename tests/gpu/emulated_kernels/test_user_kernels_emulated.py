@@ -75,6 +75,8 @@ def test_several_results_are_one_kernel(dtype: str) -> None:
         [make(3, 1), make(3, 500), 0.5],
         [make(7), make(7), make(7)],
         [make(600, 2).T, make(2, 600), 2],
+        [make(), make(), make()],
+        [make(1, 1), make(1), 0.5],
     ):
         launch = launch_of(record, arrays)
         got, want = emulated.emulated(launch, arrays), emulated.of_host(launch, arrays)

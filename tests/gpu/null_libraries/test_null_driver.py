@@ -429,3 +429,48 @@ print([note.nbytes for note in prof.events().memory if note.device_index == 0])
         "DtoH (Device -> Pageable)",
     )]  # fmt: skip
     assert run(library, program, devices=2) == f"{names}\n{[0] * 5}\n{[4096, 16384, -4096]}\n"
+
+
+SINGLE_ELEMENTS = """
+import warnings
+warnings.simplefilter("ignore")
+import flambeau as torch
+from flambeau.driver.cuda.device.compiler import Compiler
+Compiler.cubin = lambda self, source: b"no compiler here"
+functions = {}
+for place in (torch, torch.special, torch.nn.functional):
+    for name in dir(place):
+        function = getattr(place, name)
+        if callable(function) and not isinstance(function, type) and not name.startswith(("_", "set_", "sym_")):
+            functions[f"{place.__name__}.{name}"] = function
+for name in ("torch.compile", "torch.load", "torch.save", "torch.seed", "torch.manual_seed", "torch.virtual"):
+    functions.pop(name.replace("torch", "flambeau"))
+computed = 0
+for name, function in functions.items():
+    for shape in ((), (1, 1), (0,)):
+        for count in (1, 2, 3):
+            inputs = [torch.full(shape, 0.3, device="cuda", requires_grad=True) for _ in range(count)]
+            try:
+                found = function(*inputs)
+            except Exception:
+                continue  # most functions take other arguments
+            results = [t for t in (found if isinstance(found, (tuple, list)) else (found,)) if torch.is_tensor(t)]
+            results = [t.sum() for t in results if t.requires_grad and not t.is_complex()]
+            if not results:
+                continue
+            computed += 1
+            try:
+                torch.autograd.grad(results, inputs, allow_unused=True)
+            except Exception as error:
+                if not isinstance(error, (NotImplementedError, torch.cuda.OutOfMemoryError)) and (
+                    "is not implemented" not in str(error)
+                ):
+                    print(name, shape, count, type(error).__name__, error)
+print(computed)
+"""
+
+
+def test_gradients_of_one_element_and_of_none_have_kernels(library: Path) -> None:
+    *failed, computed = run(library, SINGLE_ELEMENTS).splitlines()
+    assert failed == []
+    assert int(computed) > 600, computed

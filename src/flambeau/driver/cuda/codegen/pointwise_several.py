@@ -15,9 +15,8 @@ _UNROLL = 2
 
 def program(launch: Launch, form: Expressions) -> KernelProgram:
     outs, tensors = launch.outputs, [x for x in launch.inputs if isinstance(x, Meta)]
-    dims = merge_dims(
-        outs[0].shape, [*[out.strides for out in outs], *[x.strides for x in tensors]], ordered=True
-    )
+    strides = [*[out.strides for out in outs], *[x.strides for x in tensors]]
+    dims = merge_dims(outs[0].shape, strides, ordered=True) or [(1, (0,) * len(strides))]  # of one element
     wide = is_wide(dims)
     per_block = THREADS * _UNROLL
     text = _functions(launch, form) + _kernel(launch, len(dims), wide)
