@@ -12,10 +12,8 @@ CALLS = {
     "layer_norm": (TypeError, lambda x: F.layer_norm(x, (4,), weight=float("nan"))),
     "batch_norm": (TypeError, lambda x: F.batch_norm(x, None, None, 1.0, training=True)),
     "instance_norm": (TypeError, lambda x: F.instance_norm(x, weight=1.0)),
-    "conv_stride": (RuntimeError, lambda x: F.conv2d(x, x, stride=HUGE)),
     "conv_dilation": (RuntimeError, lambda x: F.conv2d(x, x[:, :, :1, :1], dilation=HUGE)),
     "conv_transpose": (RuntimeError, lambda x: F.conv_transpose2d(x, x[:, :, :1, :1], stride=HUGE)),
-    "unfold": (RuntimeError, lambda x: F.unfold(x, 1, stride=HUGE)),
     "einsum": (TypeError, lambda x: torch.einsum("abcd,ef->abcd", x, 1.0)),
 }
 
@@ -28,6 +26,13 @@ def test_wrong_argument_raises_at_the_call(name):
         with pytest.raises(kind):
             call(x)
         assert torch.ones(1, device="cuda").add(1).item() == 2
+
+
+def test_a_stride_beyond_the_input_leaves_one_window():
+    with torch.virtual(1):
+        x = torch.ones(2, 2, 4, 4, device="cuda")
+        assert F.conv2d(x, x, stride=HUGE).tolist() == torch.full((2, 2, 1, 1), 32.0).tolist()
+        assert F.unfold(x, 1, stride=HUGE).tolist() == torch.ones(2, 2, 1).tolist()
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])

@@ -13,6 +13,7 @@ the end.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -153,6 +154,9 @@ class Node:
 
     def square(self) -> Node:
         return self * self
+
+    def polygamma(self, n: int) -> Node:
+        return (-1) ** (n + 1) * math.factorial(n) * apply_operator(RECORDS["special_zeta"], n + 1, self)
 
     def div(self, other: Any, *, rounding_mode: str | None = None) -> Node:
         quotient = apply_operator(RECORDS["div"], self, other)
@@ -666,13 +670,18 @@ def _through(node: Applied, i: int, grad: Node) -> Node | None:
     formula = derivative.formulas[i] if i < len(derivative.formulas) else None
     if formula is None:
         raise RuntimeError(f"derivative for torch.{node.record.name} is not implemented in expressions")
-    given: dict[str, Any] = {"grad": grad, "out": node, "call": symbolic, "params": ()}
+    given: dict[str, Any] = {"grad": grad, "out": node, "call": _apply_in_formula, "params": ()}
     for at, (name, arg) in enumerate(zip(INPUTS, node.args, strict=False)):
         given[name] = arg.value if isinstance(arg, Number) else arg
         if at < node.record.conditions and not arg.truth:
             given[name] = arg != 0
     found = formula(*[given[name] for name in names_of(formula)])
     return found if isinstance(found, Node) or found is None else Number(found)
+
+
+def _apply_in_formula(record: Pointwise, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Node:
+    """Return `symbolic`, and polygamma of a fixed order by the zeta function, which has no kernels in 16 bits."""
+    return args[0].polygamma(*params) if record.name == "polygamma" else symbolic(record, args, params)
 
 
 def symbolic(record: Pointwise, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Node:

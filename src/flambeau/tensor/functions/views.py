@@ -720,7 +720,7 @@ split(input: Tensor, split_sizes: IntTuple, dim: int=)
 split(input: Tensor, split_size: IntTuple, dim: int=)
 split(tensor: Tensor, split_size_or_sections: IntTuple, dim: int=)
 split(tensor: Tensor, split_size_or_sections: Tensor | int, dim: int=)
-unsafe_split(input: Tensor, split_size: Tensor | int, dim: int=)
+unsafe_split(input: Tensor, split_size: int, dim: int=)
 """)
 @accepts("split", split_size="split_size_or_sections")
 @accepts("unsafe_split", split_size="split_size_or_sections")
@@ -730,12 +730,8 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
         return split_with_sizes(tensor, split_size_or_sections, dim)
     if tensor.meta.ndim == 0:
         raise RuntimeError("split expects at least a 1-dimensional tensor")
-    if isinstance(split_size_or_sections, Tensor):
-        kind = split_size_or_sections.meta.dtype
-        is_size = split_size_or_sections.meta.numel == 1 and kind.category <= INTEGRAL
-    else:
-        is_size = isinstance(split_size_or_sections, int)
-    if not is_size:
+    is_vector = isinstance(split_size_or_sections, Tensor) and split_size_or_sections.numel() != 1
+    if is_vector or not isinstance(split_size_or_sections, int | Tensor):
         raise TypeError(argument_type("split", "split_size", 2, "int", split_size_or_sections))
     step = int(split_size_or_sections)
     if step < 0:
