@@ -12,6 +12,8 @@ from textwrap import indent
 
 import pytest
 
+from flambeau.runtime import system
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = [
@@ -63,6 +65,7 @@ def test_an_example_runs(page: str, example: str, tmp_path: Path, monkeypatch: p
     exec(compile(example, f"{page}.md", "exec"), namespace)
     namespace.clear()  # the example's tensors end with it
     gc.collect()
+    system.close_all()  # the virtual GPUs that it opened: later tests have none
 
 
 def test_a_notebook_names_flambeau_torch() -> None:
