@@ -8,7 +8,7 @@ from math import prod
 
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, merge_dims, pack_walk
+from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk, walk_dims
 from flambeau.driver.cuda.device.program import SOURCES
 
 THREADS = 256
@@ -44,8 +44,8 @@ class Walked:
 
     def __init__(self, shape: Sequence[int], strides: Sequence[Sequence[int]], ordered: bool = False) -> None:
         self.count = prod(shape)
-        zeros = tuple([0] * len(strides))
-        dims: Dims = (merge_dims(shape, strides, ordered=ordered) if self.count else []) or [(1, zeros)]
+        # a tensor without elements is not iterated
+        dims = walk_dims(shape, strides, ordered) if self.count else walk_dims((), [()] * len(strides))
         self.wide = is_wide(dims)
         self.value = pack_walk(dims, self.wide)
         self.kind = f"{'WideWalk' if self.wide else 'Walk'}<{len(dims)}, {len(strides)}>"

@@ -17,7 +17,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Fold, Fused, FusedStep, Launch
 from flambeau.driver.cuda.codegen.elements import file, i64
 from flambeau.driver.cuda.codegen.fused import arguments_of, step_function
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, merge_dims, pack_walk
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, pack_walk, walk_dims
 from flambeau.driver.cuda.codegen.pointwise import kind_of
 from flambeau.driver.cuda.codegen.reduction import THREADS, convert_text, row_threads
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, header_text, packed_constant
@@ -51,7 +51,7 @@ class _RowKernel:
         metas = [x for step in form.steps for x in step.launch.operands]
         self.shape = max([x.shape for x in metas], key=lambda shape: (len(shape), prod(shape)))
         strides = [self._strides(x) for x in launch.operands]
-        self.around: Dims = merge_dims(self.shape[:-1], [s[:-1] for s in strides], ordered=False)
+        self.around = walk_dims(self.shape[:-1], [s[:-1] for s in strides], ordered=False)
         self.along = tuple([s[-1] for s in strides])
         self.count, self.length = prod(self.shape[:-1]), self.shape[-1]
         self.constants = [
@@ -95,19 +95,15 @@ class _RowKernel:
             _VECTOR // max([x.itemsize for x in self.launch.operands if x.shape == self.shape] or [_VECTOR]),
         )
 
-    def _stride(self, operand: int) -> int:
-        return self.along[operand]
-
     # -- source -------------------------------------------------------------------------------------------
     def program(self) -> KernelProgram:
         launch, form = self.launch, self.form
         along: Dims = [(self.length, self.along)]
         wide = is_wide(self.around, along)
         walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
-        around = self.around or [(1, (0,) * len(launch.operands))]
         operands = len(launch.operands)
         arguments = arguments_of(launch, self.constants)
-        arguments.add(f"{walk}<{len(around)}, {operands}>", "around")
+        arguments.add(f"{walk}<{len(self.around)}, {operands}>", "around")
         arguments.add(f"{walk}<1, {operands}>", "along")
         arguments.add("i64", "count")
         arguments.add("i64", "n")
@@ -123,7 +119,7 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(arguments
 {self._pointers()}{"".join(phases)}{self._last_phase()}}}
 """
         tail = [packed_constant(value) for numbers in self.constants for value in numbers]
-        tail += [pack_walk(around, wide), pack_walk(along, wide), i64(self.count), i64(self.length)]
+        tail += [pack_walk(self.around, wide), pack_walk(along, wide), i64(self.count), i64(self.length)]
         return KernelProgram(text, (-(-self.count // width), 1, 1), THREADS, tuple(tail))
 
     def _functions(self) -> str:
@@ -148,7 +144,7 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(arguments
         )
         for k, operand in self.at_operand.items():
             text += f"  const I{k}* const q{k} = p{k} + o[{operand}];\n"
-            if self._stride(operand) == 0:
+            if self.along[operand] == 0:
                 text += f"  const I{k} v{k} = *q{k};\n"
         return text
 
@@ -172,7 +168,7 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(arguments
             return f"t{-1 - source}"
         if source not in self.at_operand:
             return f"s{source}"
-        return f"v{source}" if self._stride(self.at_operand[source]) == 0 else f"e.w{source}.v[{element}]"
+        return f"v{source}" if self.along[self.at_operand[source]] == 0 else f"e.w{source}.v[{element}]"
 
     def _find_needed(self, results: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the steps on elements that these sources depend on, and the inputs of which elements are read."""
@@ -182,7 +178,7 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(arguments
         while open_:
             source = open_.pop()
             if source >= 0:
-                if source in self.at_operand and self._stride(self.at_operand[source]):
+                if source in self.at_operand and self.along[self.at_operand[source]]:
                     inputs.add(source)
             elif -1 - source not in steps and self._is_of_elements(-1 - source):
                 steps.add(-1 - source)
@@ -200,7 +196,7 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(arguments
         loads = ""
         for k in inputs:
             at = self.at_operand[k]
-            if self._stride(at) == 1:
+            if self.along[at] == 1:
                 loads += f" e.w{k} = taken<N>(q{k} + i);"
             else:
                 loads += (
@@ -258,7 +254,7 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(arguments
         kept = " ".join([f"w{k}.v[j] = t{step};" for k, step in elements])
         stores = ""
         for k, _ in elements:
-            if self._stride(k) == 1:
+            if self.along[k] == 1:
                 stores += f"      put<N>(r{k} + first, w{k});\n"
             else:
                 step = f"(i64)along.stride[{k}][0]"

@@ -30,6 +30,11 @@ def merge_dims(shape: Sequence[int], strides: Sequence[Sequence[int]], ordered: 
     return out
 
 
+def walk_dims(shape: Sequence[int], strides: Sequence[Sequence[int]], ordered: bool = True) -> Dims:
+    """Return `merge_dims` for a `Walk`, which has one dimension at least: of size 1 for operands of one element."""
+    return merge_dims(shape, strides, ordered) or [(1, (0,) * len(strides))]
+
+
 def is_wide(*layouts: Dims) -> bool:
     """Return True if an index into an operand of the layouts, or a number of elements, needs more than 31 bits."""
     return any(index >= _WIDE for dims in layouts for index in _largest_indices(dims))

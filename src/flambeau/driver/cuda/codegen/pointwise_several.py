@@ -6,7 +6,7 @@ from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Expressions, Launch
 from flambeau.driver.cuda.codegen.element_loops import THREADS, strided_loop
-from flambeau.driver.cuda.codegen.kernel_layout import is_wide, merge_dims, pack_walk
+from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk, walk_dims
 from flambeau.driver.cuda.codegen.pointwise import element_function, kind_of
 from flambeau.driver.cuda.device.program import KernelProgram, header_text, wire_type
 
@@ -16,7 +16,7 @@ _UNROLL = 2
 def program(launch: Launch, form: Expressions) -> KernelProgram:
     outs, tensors = launch.outputs, [x for x in launch.inputs if isinstance(x, Meta)]
     strides = [*[out.strides for out in outs], *[x.strides for x in tensors]]
-    dims = merge_dims(outs[0].shape, strides, ordered=True) or [(1, (0,) * len(strides))]  # of one element
+    dims = walk_dims(outs[0].shape, strides)
     wide = is_wide(dims)
     per_block = THREADS * _UNROLL
     text = _functions(launch, form) + _kernel(launch, len(dims), wide)

@@ -12,7 +12,7 @@ from math import prod
 from flambeau.core.dtype import bfloat16, dtype, float16, float32
 from flambeau.core.meta import Meta
 from flambeau.driver.cuda.codegen.elements import file, i64
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, merge_dims, pack_walk
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, pack_walk, walk_dims
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 
 _MOST_THREADS = 1024
@@ -48,10 +48,9 @@ class Rows:
     ) -> None:
         self.written = written
         kept = [d for d in range(len(shape)) if d not in dims]
-        zeros = tuple([0] * len(strides))
         self.operands = operands
-        self.along: Dims = _merge_dims(shape, strides, dims, ordered=False) or [(1, zeros)]
-        self.around: Dims = _merge_dims(shape, strides, kept, ordered=True) or [(1, zeros)]
+        self.along: Dims = _walk_dims(shape, strides, dims, ordered=False)
+        self.around: Dims = _walk_dims(shape, strides, kept, ordered=True)
         self.length, self.count = prod([n for n, _ in self.along]), prod([n for n, _ in self.around])
         beside = self.around[-1][1][1] if self.count > 1 else 0
         self.inner = not beside or self.along[-1][1][1] <= beside
@@ -114,10 +113,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) run(O* out, const X* x, {m
         return KernelProgram(text, grid, together * self.threads, (*tail, *more_tail))
 
 
-def _merge_dims(
+def _walk_dims(
     shape: Sequence[int], strides: Sequence[Sequence[int]], dims: Sequence[int], ordered: bool
 ) -> Dims:
-    return merge_dims([shape[d] for d in dims], [[s[d] for d in dims] for s in strides], ordered)
+    return walk_dims([shape[d] for d in dims], [[s[d] for d in dims] for s in strides], ordered)
 
 
 def _power_of_two(n: int) -> int:

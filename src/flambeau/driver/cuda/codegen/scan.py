@@ -15,7 +15,7 @@ from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Launch, Scan
 from flambeau.driver.cuda.codegen.elements import file
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, merge_dims, pack_walk
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, pack_walk, walk_dims
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
 from flambeau.driver.cuda.device.program import KernelProgram, c_name
 
@@ -34,8 +34,7 @@ def program(launch: Launch, form: Scan, multiprocessors: int) -> KernelProgram |
     length = source.shape[dim] if source.ndim else 1
     steps = [x.strides[dim] if x.ndim else 1 for x in operands]
     others = [d for d in range(source.ndim) if d != dim]
-    dims = merge_dims([source.shape[d] for d in others], [[x.strides[d] for d in others] for x in operands])
-    dims = dims or [(1, (0,) * len(operands))]
+    dims = walk_dims([source.shape[d] for d in others], [[x.strides[d] for d in others] for x in operands])
     size, (step, *_) = dims[-1]
     if step == 1 and size >= _COLUMNS // 2 and steps[0] != 1:
         return _columns(launch, form, dims, length, steps)

@@ -10,7 +10,7 @@ from flambeau.core.dtype import int64
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.kernel_layout import merge_dims, pack_walk
+from flambeau.driver.cuda.codegen.kernel_layout import pack_walk, walk_dims
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name
@@ -51,7 +51,7 @@ def _plan(
     work = WorkspaceLayout()
     sums = work.take(8 * bins)
     shared = bins <= _SHARED
-    dims = merge_dims(inputs[0].shape, [x.strides for x in inputs]) or [(1, (0,) * len(inputs))]
+    dims = walk_dims(inputs[0].shape, [x.strides for x in inputs])
     common = f"""typedef {c_name(inputs[0].dtype)} X;
 typedef {c_name(inputs[-1].dtype)} Weight;
 typedef {c_name(out.dtype)} Out;
