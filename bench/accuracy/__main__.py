@@ -34,9 +34,8 @@ RESULTS = Path(__file__).parents[1] / "results" / "accuracy"
 HELD_OUT = RESULTS / "h100_seed_27.json"
 SIMULATED = RESULTS / "h100_seed_27_simulated.json"
 TIME_ERRORS = RESULTS.parents[2] / "src/flambeau/driver/virtual/time_errors.json"
-_REPEATED = (
-    20  # commands of this number belong to the measured call, which runs more often, not to its preparation
-)
+# Commands that ran so often belong to the measured call, not to its preparation.
+_REPEATED = 20
 PARTS = {"held-out": (True,), "fitting": (False,), "all": (False, True)}  # values of a workload's `held`
 
 

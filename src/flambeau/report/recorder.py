@@ -38,9 +38,8 @@ class MachineReport:
     devices: list[DeviceReport]
     time_ns: int | None
     host_wait_ns: int | None  # of `time_ns`, in which the host waited for the devices
-    time_error: (
-        tuple[float, float] | None
-    )  # the median and the 90th percentile to expect, as shares of `time_ns`
+    # the median and the 90th percentile of the error to expect, as shares of `time_ns`
+    time_error: tuple[float, float] | None
     trace_hash: str | None
     token: str | None
     unplayed: str  # why the program does not match the replayed token

@@ -48,7 +48,11 @@ class Draws:
         self._offsets: dict[Philox, int] = {}  # state -> offset, in the order of the states' numbers
 
     def take(self, state: Philox, increment: int) -> tuple[int, int]:
-        """Return (the state's number, offset since the capture began) for a kernel, and advance the offset."""
+        """Reserve random numbers for a kernel of the captured graph.
+
+        Returns:
+            The number of the random state, and how much the graph's kernels before this one draw from it.
+        """
         offset = self.offset(state)
         self._offsets[state] = offset + _rounded(increment)
         return list(self._offsets).index(state), offset

@@ -150,9 +150,8 @@ def close_all() -> list[Exception]:
     """Finish and close every machine. Returns the errors of work that no call has reported."""
     problems: list[Exception] = []
     with _lock:
-        while (
-            _machine is not None and not _machine.closed
-        ):  # the machines that a forked child inherited stay open here
+        # the machines that a forked child inherited stay open here
+        while _machine is not None and not _machine.closed:
             problems += _close(_machine)
     return problems
 

@@ -135,7 +135,7 @@ def norm_gradient(microseconds: float) -> Callable[[Launch], Work]:
 # PyTorch scans rows with blocks of 512 threads (aten/src/ATen/native/cuda/ScanUtils.cuh). A row has 16 to 512 of
 # them, in the ratio of its length to the number of rows, and takes its elements in chunks of twice as many. The
 # choice is made in unsigned arithmetic: for many more rows than columns it wraps around, and short rows get all 512
-# threads. A chunk takes the longer the more threads and the more blocks of a multiprocessor there are.
+# threads. The time of a chunk grows with the threads of its row and with the blocks that share a multiprocessor.
 
 _THREADS_LOG, _LEAST_LOG = 9, 4  # of a block; the fewest of a row
 _BLOCKS = 4  # of a multiprocessor

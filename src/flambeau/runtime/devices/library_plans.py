@@ -78,8 +78,10 @@ class PlanCache:
         plans.clear()
 
     def _overflow(self) -> list[Plan]:
-        """Remove and return the least recently used plans beyond `max_size`, because a destructor must not run under
-        the lock.
+        """Remove the least recently used plans while there are more than `max_size`.
+
+        Returns:
+            The plans, which the caller drops after it released the lock: a destructor must not run under it.
         """
         return [self._plans.popitem(last=False)[1] for _ in range(len(self._plans) - self._max_size)]
 

@@ -56,9 +56,8 @@ class CUDAGraph:
         self._registered: list[Philox] = []
         self._draws: Draws | None = None  # the draws, during a capture
         self._liveness: Any = None  # the check of memory, if it was requested
-        self._drawn: list[
-            tuple[Philox, int]
-        ] = []  # how many numbers each launch draws from each generator state
+        # how many numbers each launch draws from each generator state
+        self._drawn: list[tuple[Philox, int]] = []
 
     def register_generator_state(self, generator: Generator) -> None:
         """Register a generator other than the device's default one for the capture, before the capture begins.

@@ -444,8 +444,7 @@ class CachingAllocator:
 
 def _empty_block() -> Block:
     block = Block(0, 0, Pool(SMALL, StreamActivity(0), None, set()), 0)
-    block.free_destination = block.default_list = deque(
-        maxlen=0
-    )  # an empty deque that discards what is appended
+    # an empty deque that discards what is appended
+    block.free_destination = block.default_list = deque(maxlen=0)
     block.alloc_entry = block.free_entry = block.pool.entry(CUT, 0, 0, 0)  # an entry without effect
     return block

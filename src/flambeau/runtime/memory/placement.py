@@ -44,9 +44,8 @@ def heap_of(placement: str, entries: list[Entry], orders: StreamClocks, index: i
     """
     seed = _seed_of(placement)
     if seed is not None:
-        rng = import_module("random").Random(
-            f"{seed}:{index}"
-        )  # imported here: the import takes milliseconds
+        # imported here: the import takes milliseconds
+        rng = import_module("random").Random(f"{seed}:{index}")
         return RandomHeap(entries, orders, index, rng)
     return Heap(entries, orders, index) if placement == DEFAULT else PyTorchHeap(entries, orders, index)
 

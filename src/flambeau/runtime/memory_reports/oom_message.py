@@ -20,8 +20,9 @@ _STREAMS = 6
 
 
 class _Held:
-    """The blocks of an allocator at one moment: `live`, `free`, and those `waiting` for other streams; bytes by
-    stream.
+    """The blocks of an allocator when a request failed, and the bytes of each stream.
+
+    `live` blocks are in use, `free` ones can be reused, and `waiting` ones are freed but still used by other streams.
     """
 
     def __init__(self, allocator: CachingAllocator) -> None:

@@ -94,9 +94,8 @@ class Event:
         if context is not mark.context:
             _require_machine_of(stream, mark)
         context.driver.stream_wait(stream.handle, mark.handle)
-        context.orders.wait(
-            stream.queue, point if self._point is point else None
-        )  # None if another thread has recorded the event again
+        # None if another thread has recorded the event again
+        context.orders.wait(stream.queue, point if self._point is point else None)
 
     def query(self) -> bool:
         """Return True if the work that the event marks is done; True if it was never recorded."""

@@ -100,7 +100,7 @@ class StreamContext:
 
 
 def select(stream: Stream, saved: list[tuple[Any, ...]]) -> None:
-    """Select a stream and its device, and push the previous selection onto `saved`.
+    """Make a stream and its device the current ones of this thread, and push what was current onto `saved`.
 
     Raises, with nothing changed, TypeError: not a Stream; RuntimeError: its machine is not the one in use.
     """

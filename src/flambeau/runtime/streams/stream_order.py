@@ -49,7 +49,11 @@ class StreamActivity:
         self.since = 0
 
     def freed(self, now: int, before: int) -> int:
-        """Return the logical time to store for a block that is freed now and was last freed at `before`."""
+        """Return the logical time of the last use of a block by this stream, if the block is freed at time `now`.
+
+        Without work since the stream's last recorded time, this is earlier than `now`. `before` is the time that was
+        returned when the block was freed last.
+        """
         return now if self.busy else max(before, self.since)
 
 

@@ -267,7 +267,7 @@ class PendingGroup:
     def _source(self, operand: Any, arg: Any) -> int:
         """Return the value of a tensor as in `PendingCall.sources`."""
         memory = arg.memory
-        if is_pending(memory) and memory.call.group is self:
+        if self._computes(memory):
             position: int = memory.call.position
             return -1 - position
         place = self._place(arg.ptr, operand, memory)
@@ -379,11 +379,13 @@ class PendingGroup:
             raise
 
     def memory_of(self, source: int) -> int:
-        """Return where a value is in memory when calls are launched one by one, as in `PendingCall.target`."""
+        """Return the memory of a value when calls are launched one by one: the number of an input, or -1 - k for the
+        memory that was allocated for the result of call k.
+        """
         return source if source >= 0 else self.calls[-1 - source].target
 
     def accesses(self, k: int) -> list[int]:
-        """Return the memory that call `k` accesses when it is launched alone, as in `PendingCall.target`."""
+        """Return the memory that call `k` reads or writes when it is launched alone, each as in `memory_of`."""
         call = self.calls[k]
         return list(dict.fromkeys([*map(self.memory_of, call.sources), call.target]))
 
