@@ -108,6 +108,16 @@ def test_function_of_rows_is_one_kernel(
     assert torch.equal(got, want)
 
 
+def test_rows_of_other_item_sizes_are_reduced_by_another_kernel(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The item size decides how many threads reduce a row, and with that the order of the sum."""
+    x = torch.randn(64, 128, device="cuda")
+    monkeypatch.setenv("FLAMBEAU_LOGS", "fusion")
+    torch.compile(lambda x: (x.sum(-1, keepdim=True), x.half().sum(-1, keepdim=True)))(x)
+    assert "the next call reduces other rows" in capsys.readouterr().err
+
+
 def test_memory_of_fused_rows_is_that_of_the_result() -> None:
     x = torch.randn(512, 128, device="cuda")
     normalize(x)

@@ -153,6 +153,21 @@ def test_read_in_another_layout_issues_the_write(
     assert "reads what the group writes in another layout" in lines[0]
 
 
+def test_write_of_what_was_read_in_another_layout_issues_the_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One kernel would let a thread write an element that another one has yet to read."""
+    x = torch.arange(9, device="cuda").view(3, 3)
+
+    def body() -> Any:
+        turned = x.t() + 1
+        x.mul_(2)
+        return turned
+
+    lines = groups(body, monkeypatch, capsys)
+    assert "writes what the group reads in another layout" in lines[0]
+
+
 def test_pending_result_keeps_its_memory_when_written() -> None:
     x = torch.ones(1 << 16, device="cuda")
 

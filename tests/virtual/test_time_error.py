@@ -52,6 +52,25 @@ def test_an_error_lies_between_those_of_its_families(busy, host):
     )
 
 
+@pytest.mark.parametrize(("share", "weights"), [(0.25, (3, 3, 2)), (0.75, (1, 1, 6))])
+def test_families_weigh_as_much_as_their_share_of_the_time(share, weights):
+    """Repeat each error as often as its weight says, and compare with plain quantiles. matmul is a half of the
+    device's time.
+    """
+    matmul, add = DATA["errors"][DATA["families"]["matmul"]], DATA["errors"][DATA["families"]["add"]]
+    alike = next(k for k in KERNELS if k != "add" and DATA["families"][k] == DATA["families"]["add"])
+    host = DATA["errors"]["small calls"] + DATA["errors"]["step"]
+    busy = {"matmul": 30, "add": 10, alike: 20}
+    whole = len(matmul) * len(add) * len(host)
+    repeated = []
+    for errors, weight in zip((matmul, add, host), weights, strict=True):
+        repeated += [error for error in errors for _ in range(weight * whole // len(errors))]
+    repeated.sort()
+    error = expected_error(busy, share)
+    assert error.median == statistics.median_low(repeated)
+    assert error.tenth == repeated[-(-9 * len(repeated) // 10) - 1]
+
+
 def test_scaling_all_times_changes_nothing():
     busy = {"matmul": 300, "add": 200, "of a user": 7}
     assert expected_error(busy, 0.2) == expected_error({name: 1000 * ns for name, ns in busy.items()}, 0.2)
