@@ -66,6 +66,30 @@ def test_refused_reservations_name_the_host(monkeypatch: pytest.MonkeyPatch) -> 
         flambeau.cuda.synchronize()
 
 
+CLOSED_MACHINES = """
+import gc, resource
+import flambeau as torch
+
+gc.disable()  # as in a process with so many objects that collections are rare
+used = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 30),) * 2)
+for _ in range(12):
+    with torch.virtual(1, profile="v100-16g"):
+        held = [torch.ones(8, device="cuda")]
+        held.append(held)
+        print(held[0].sum().item())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux")
+def test_addresses_of_closed_machines_are_used_again() -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", CLOSED_MACHINES], capture_output=True, text=True, timeout=100
+    )
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.split() == ["8.0"] * 12
+
+
 @pytest.mark.parametrize(
     "error",
     [

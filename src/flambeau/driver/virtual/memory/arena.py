@@ -12,10 +12,12 @@ maps 2 MiB pages. The caching allocator requests nothing smaller, so programs se
 
 from __future__ import annotations
 
+import gc
 import itertools
 import mmap
 import sys
 from bisect import bisect_right, insort
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -348,10 +350,17 @@ def _distance(ptr: int, start: int, end: int) -> int:
 
 
 def _reserve(nbytes: int, index: int) -> mmap.mmap:
-    """Reserve address space without committing memory."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    """Reserve address space without committing memory.
+
+    Closed machines in reference cycles keep theirs until they are collected, so a refused request is made again after
+    a collection.
+    """
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+    with suppress(OSError):
+        return mmap.mmap(-1, nbytes, flags=flags)
+    gc.collect()
     try:
-        return mmap.mmap(-1, nbytes, flags=flags | _NORESERVE)
+        return mmap.mmap(-1, nbytes, flags=flags)
     except OSError as error:
         left = address_space_left()
         most = "" if left is None else f", and this process has {left:,} left of its limit (RLIMIT_AS)"
