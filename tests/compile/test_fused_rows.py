@@ -111,7 +111,7 @@ def test_function_of_rows_is_one_kernel(
 def test_rows_of_other_item_sizes_are_reduced_by_another_kernel(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The item size decides how many threads reduce a row, and with that the order of the sum."""
+    """Check that groups keep item sizes apart: they decide how many threads reduce a row, and so the sum."""
     x = torch.randn(64, 128, device="cuda")
     monkeypatch.setenv("FLAMBEAU_LOGS", "fusion")
     torch.compile(lambda x: (x.sum(-1, keepdim=True), x.half().sum(-1, keepdim=True)))(x)

@@ -156,7 +156,7 @@ def test_read_in_another_layout_issues_the_write(
 def test_write_of_what_was_read_in_another_layout_issues_the_read(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One kernel would let a thread write an element that another one has yet to read."""
+    """Check the order: one kernel would let a thread write what another one has yet to read."""
     x = torch.arange(9, device="cuda").view(3, 3)
 
     def body() -> Any:
