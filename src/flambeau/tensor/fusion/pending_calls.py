@@ -27,6 +27,7 @@ from sys import getrefcount
 from typing import Any, NamedTuple
 
 from flambeau.core.callsite import Site
+from flambeau.core.errors import OutOfMemoryError
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Fold, Launch, Launcher
 from flambeau.runtime.hooks import launch_deferral
@@ -304,8 +305,8 @@ class PendingGroup:
         fused = None if self.is_logged else fused_plans.recall(key)
         if fused is None or self.dead_storages():
             self._issue_anew(_Needed(self, live), key, why)
-        else:
-            self._launch_fused(fused, live)
+        elif not self._launch_fused(fused, live):
+            self._launch_each(_Needed(self, live))
         self.stream.queue.busy = True
 
     def _key(self, live: dict[int, DeferredStorage]) -> tuple[Any, ...]:
@@ -322,16 +323,19 @@ class PendingGroup:
         if not alone and needed.fused_nbytes() > needed.peak():
             alone = "separate kernels need less memory"
         launcher = None if alone else fused_plans.find(self.context, needed.recipe())
-        if launcher is None:
-            self._launch_each(needed)
-        else:
+        is_fused = False
+        if launcher is not None:
             fused = needed.fused_call(launcher)
             fused_plans.remember(key, fused)
-            self._launch_fused(fused, needed.live)
+            is_fused = self._launch_fused(fused, needed.live)
+            alone = "" if is_fused else "there is not enough memory for all results"
+        if not is_fused:
+            self._launch_each(needed)
         if self.is_logged and needed.order:
-            fusion_log.write(self.context, needed.recipe(), needed.sites(), why, alone, launcher is not None)
+            fusion_log.write(self.context, needed.recipe(), needed.sites(), why, alone, is_fused)
 
-    def _launch_fused(self, fused: FusedCall, live: dict[int, DeferredStorage]) -> None:
+    def _launch_fused(self, fused: FusedCall, live: dict[int, DeferredStorage]) -> bool:
+        """Launch one kernel. Return False, with nothing launched, if there is not enough memory for its results."""
         context, stream, calls, inputs = self.context, self.stream, self.calls, self.inputs
         blocks: dict[int, Any] = {}
         ptrs: list[int] = []
@@ -347,36 +351,58 @@ class PendingGroup:
             ptrs += [inputs[k].value for k in fused.tensors]
             scalars = [inputs[k].value for k in fused.numbers]
             run_at(calls[fused.last].site, fused.launch, ptrs, scalars, stream.handle)
-        except BaseException:
+        except BaseException as error:
             for block in blocks.values():
                 context.allocator.free(block)
+            if isinstance(error, OutOfMemoryError):
+                return False
             raise
         for k, memory in live.items():
             memory.receive(blocks[k])
+        return True
 
     def _launch_each(self, needed: _Needed) -> None:
-        """Launch the calls one after the other. Memory is freed after its last use."""
+        """Launch the calls one after the other. Memory is freed after its last use.
+
+        If there is not enough memory for a result, the calls that do not depend on it are launched as well, and then
+        the error is raised: the program has made these calls, so what they write must not be lost.
+        """
         blocks: dict[int, Any] = {}  # call's target -> block
         live = {self.calls[k].target: memory for k, memory in needed.live.items()}
+        lost: set[int] = set()  # results as in `PendingCall.sources`
+        failure: OutOfMemoryError | None = None
         try:
             for k in needed.order:
                 call = self.calls[k]
-                if call.target < 0 and call.target not in blocks:
-                    plan = self.calls[-1 - call.target].plan
-                    blocks[call.target] = plan.allocate(plan.nbytes, self.stream)
-                operands = list(zip(call.launch.inputs, call.sources, strict=True))
-                places = [call.target, *[self.memory_of(s) for x, s in operands if isinstance(x, Meta)]]
-                ptrs = [self.inputs[m].value if m >= 0 else blocks[m].ptr for m in places]
-                scalars = [self.inputs[s].value for x, s in operands if not isinstance(x, Meta)]
-                run_at(call.site, call.plan.launch, ptrs, scalars, self.stream.handle)
-                if k in needed.live:
-                    needed.live[k].receive(blocks[call.target])
+                try:
+                    if lost.isdisjoint(call.sources):
+                        self._launch_one(call, blocks)
+                        if k in needed.live:
+                            needed.live[k].receive(blocks[call.target])
+                    else:
+                        lost.add(-1 - k)
+                except OutOfMemoryError as error:
+                    failure = failure or error
+                    lost.add(-1 - k)
                 self._free_after(needed, k, blocks, live)
+            if failure is not None:
+                raise failure
         except BaseException:
             for target, block in blocks.items():
                 if target not in live or is_pending(live[target]):
                     self.context.allocator.free(block)
             raise
+
+    def _launch_one(self, call: PendingCall, blocks: dict[int, Any]) -> None:
+        """Launch one call. `blocks` has the memory of earlier results, and receives that of this one."""
+        if call.target < 0 and call.target not in blocks:
+            plan = self.calls[-1 - call.target].plan
+            blocks[call.target] = plan.allocate(plan.nbytes, self.stream)
+        operands = list(zip(call.launch.inputs, call.sources, strict=True))
+        places = [call.target, *[self.memory_of(s) for x, s in operands if isinstance(x, Meta)]]
+        ptrs = [self.inputs[m].value if m >= 0 else blocks[m].ptr for m in places]
+        scalars = [self.inputs[s].value for x, s in operands if not isinstance(x, Meta)]
+        run_at(call.site, call.plan.launch, ptrs, scalars, self.stream.handle)
 
     def memory_of(self, source: int) -> int:
         """Return the memory of a value when calls are launched one by one: the number of an input, or -1 - k for the
@@ -395,7 +421,7 @@ class PendingGroup:
         """Free what call `k` is the last to use."""
         for memory in needed.last_accesses(k):
             if memory < 0:
-                if memory not in live:
+                if memory not in live and memory in blocks:
                     self.context.allocator.free(blocks.pop(memory))
             elif (storage := self.inputs[memory].storage) is not None:
                 self.inputs[memory] = self.inputs[memory]._replace(storage=None)
