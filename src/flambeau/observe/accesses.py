@@ -67,9 +67,7 @@ class Footprint:
     found: Found = field(default_factory=dict)
 
     def partial(self, ptrs: tuple[int, ...]) -> int | None:
-        """Return the position of the operand of which only selected elements are touched; None if there is
-        none.
-        """
+        """Return the index of the operand of which indices select the touched elements; None if there is none."""
         touches = self.touches
         if touches is None:
             return None
@@ -157,18 +155,18 @@ class FreedMemory:
         self.is_open = False
 
     def find(self, since: int, before: float) -> Freed | None:
-        """Return a free before the number `before` of memory that its own stream used last, after `since`;
-        None if there is none.
+        """Return a free before the number `before` of memory that its own stream used last, after `since`; None if
+        there is none.
         """
         for freed in reversed(self.frees):
-            if freed[0] <= since:  # so were the uses of this free and of all earlier ones
+            if freed[0] <= since:  # so have the uses of this free and of all earlier ones
                 return None
             if freed[0] < before and freed[1][1] > since:
                 return freed
         return None
 
     def has_lent(self, since: int, until: int, before: int) -> bool:
-        """Return True if the pool may have lent memory that only its own stream has used.
+        """Return True if another stream may have got memory of the pool that only the pool's own stream had used.
 
         That is memory freed before the number `before` and used last after `since` and until `until`.
         """
@@ -216,7 +214,7 @@ class ShadowBlock:
         self.host = False
         self.freed = 0
         self.freed_at: Site | None = None
-        # former lifetime: call site, number of the free, its call site
+        # the former lifetime: call site, number of the free, call site of the free
         self.last: tuple[Site | None, int, Site | None] | None = None
         self.prior: tuple[ShadowBlock, ...] = ()
         self.cells: list[Cell] = []
@@ -230,12 +228,12 @@ class ShadowBlock:
         self.compared_life = self.reported = self.shared = 0
 
     def place(self, site: Site) -> None:
-        """Set the call site of a lifetime that begins with the command that writes the block first."""
+        """Set the call site of a lifetime, which is that of the first command to write the block."""
         if self is not NOWHERE:
             self.site = site
 
     def enter(self, pool: FreedMemory) -> None:
-        """Move the block to a pool."""
+        """Set the pool that the block belongs to."""
         if self.pool is not NO_POOL:
             self.pool.blocks -= 1
         if pool is not NO_POOL:
@@ -243,7 +241,7 @@ class ShadowBlock:
         self.pool = pool
 
     def renew(self, agent: LogicalThread | None, born: int, site: Site | None) -> None:
-        """Begin another lifetime at the same place."""
+        """Begin another lifetime of the block."""
         self.last = (self.site, self.freed, self.freed_at)
         self.agent, self.born, self.site = agent, born, site
         self.freed, self.freed_at = 0, None
@@ -274,7 +272,8 @@ class Cell:
         self.checked = -1
         self.assumed = -1
         self.partial: dict[LogicalThread, LastPartial] | None = None
-        self.found: list[tuple[Found, tuple[int, ...]]] = []  # places where this access is recorded as a cell
+        # dictionaries of footprints, with keys, that contain this cell
+        self.found: list[tuple[Found, tuple[int, ...]]] = []
         self.sole: LogicalThread | None = None
         self.polled: Clock = NOTHING
         self.write: Command | None = None
@@ -316,7 +315,7 @@ class Cell:
         return () if self.partial is None else [p for last in self.partial.values() for p in last.all()]
 
     def writes(self, command: Command) -> bool:
-        """Return True if this cell keeps the command as a write of it or of a part."""
+        """Return True if the command is one of the writes that this cell holds, of all or some of its elements."""
         return command is self.write or any(p.writes for p in self.partial_accesses() if p.command is command)
 
     @property
@@ -342,7 +341,7 @@ class Cell:
             self.read = None
 
     def drop_polled(self) -> None:
-        """Drop the accesses that polling has ordered before the next lifetime."""
+        """Drop the accesses that completed before the next lifetime, as the runtime's polling has shown."""
         polled = self.polled
         if not polled:
             return
@@ -354,7 +353,7 @@ class Cell:
             last.drop(lambda access: polled.get(access.agent, 0) >= access.number)
 
     def set_write(self, command: Command | None) -> None:
-        """Keep a write and drop the other accesses: each is ordered before it, was reported, or will be."""
+        """Store a write and drop the other accesses: they are ordered before it, or their races are reported."""
         self.write = command
         self.read = self.reads = self.partial = None
 
@@ -381,7 +380,7 @@ class RangeIndex(Generic[R]):
         del starts[at], items[at]
 
     def overlapping(self, begin: int, end: int) -> list[R]:
-        """Return all ranges that share a byte with [begin, end), in an order that depends on addresses alone."""
+        """Return all ranges that share a byte with [begin, end), in an order that depends only on addresses."""
         found: list[R] = []
         for size, (starts, items) in self._classes.items():
             low = bisect_right(starts, begin - (1 << size))
@@ -407,7 +406,7 @@ class Shadow:
     def find(
         self, footprint: Footprint, ptrs: tuple[int, ...], known: Clock
     ) -> tuple[list[Cell], list[Cell], list[Cell]]:
-        """Return the cells of a command that is not in `footprint.found`, and remember them there.
+        """Return the cells of a command that is not in `footprint.found`, and store them there.
 
         `known` is the host's clock.
         """
@@ -420,7 +419,7 @@ class Shadow:
         readers = cells if footprint.updates else cells[outputs:]
         writers = cells[:outputs]
         partial = footprint.partial(ptrs)
-        if partial is not None:  # the operand is neither written nor read as a whole
+        if partial is not None:  # a kernel accesses only selected elements of the operand
             writers, readers = writers[1 if partial == 0 else 0 :], cells[outputs + 1 :]
         if len(self._remembered) >= _LIMIT:
             self._forget_found()
@@ -466,7 +465,7 @@ class Shadow:
     def own(
         self, start: int, nbytes: int, agent: LogicalThread | None, born: int, site: Site | None
     ) -> ShadowBlock:
-        """Begin a lifetime of a block. It is the same block as before if memory is divided as it was."""
+        """Begin a lifetime of a block, which is the former block if its address and size are the same."""
         block = self.blocks.get(start)
         if block is not None and block.end - start == nbytes:
             block.renew(agent, born, site)
@@ -476,7 +475,8 @@ class Shadow:
         near = self._owners.overlapping(start, start + nbytes)
         stale = [b for b in near if b.freed]
         block = ShadowBlock(start, nbytes, agent, born, site)
-        block.host = _innermost(near, start).host  # part of a larger allocation of the same kind
+        # the block is a part of a larger allocation of the same kind
+        block.host = _innermost(near, start).host
         for old in stale:
             self._disown(old)
             old.prior = ()
@@ -518,8 +518,7 @@ class Shadow:
             cell.block.cells.remove(cell)
 
     def _settle(self, block: ShadowBlock, known: Clock, kept: list[Cell]) -> None:
-        """Drop cells whose accesses the host knows to be done, for programs that write a large tensor piece by
-        piece.
+        """Drop cells whose accesses the host has waited for, because some programs write a large tensor piece by piece.
 
         Only the written bytes are kept, as one cell for each contiguous range.
         """

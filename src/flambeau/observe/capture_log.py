@@ -20,7 +20,8 @@ from flambeau.observe.indexed.partial import Probe
 from flambeau.observe.order import Lane
 from flambeau.observe.pinned.memory import PinnedUse
 
-_keys = itertools.count(-1, -1)  # handles of such streams and events, below every driver's handles
+# keys of graphs' own streams and events: negative, because no driver's handle is
+_keys = itertools.count(-1, -1)
 
 
 _Step = Callable[[Detector, dict[int, int]], None]
@@ -28,13 +29,13 @@ _Step = Callable[[Detector, dict[int, int]], None]
 
 
 class Tape:
-    """The calls of one capture, or of the graph that it became."""
+    """The calls that one capture recorded. Each launch of the captured graph replays them."""
 
     def __init__(self, origin: int) -> None:
-        self.streams: dict[int, Lane] = {}  # the streams that joined
+        self.streams: dict[int, Lane] = {}  # the other streams that joined the capture
         self.origin = origin
         self._steps: list[_Step] = []
-        # block of the program that the graph uses -> the number at which its lifetime began
+        # block of the program that the graph uses -> number at which the block's lifetime began
         self._lent: dict[ShadowBlock, int] = {}
         self._probes: list[Probe] = []
         self._lanes: dict[int, int] = {}
@@ -83,7 +84,7 @@ class Tape:
             self._steps.append(lambda detector, handles: detector.wait(handles[stream], key, site))
 
     def nest(self, inner: Tape, stream: int) -> None:
-        """Add the calls of a graph that is launched into this capture, on this stream."""
+        """Add the calls of `inner`, because its graph is launched on a stream during this capture."""
         lanes = {joined: next(_keys) for joined in inner.streams}
         self.streams |= {lanes[joined]: about for joined, about in inner.streams.items()}
         names = {**lanes, inner.origin: stream}
@@ -94,7 +95,7 @@ class Tape:
         self._steps += [_rename_streams(step, names) for step in inner._steps]
 
     def play(self, detector: Detector, stream: int, site: Site) -> None:
-        """Replay the calls for a launch on a stream.
+        """Apply the recorded calls to the detector, for a launch of the graph on a stream.
 
         Raises:
             RaceError: In mode "error". The caller must then not launch the graph.
@@ -118,7 +119,7 @@ class Tape:
         detector.record(self._last, stream)
 
     def forget(self, detector: Detector) -> None:
-        """Release what the detector keeps for a destroyed graph."""
+        """Release what the detector stores for a destroyed graph."""
         for lane in self._lanes.values():
             detector.remove_stream(lane)
         detector.graphs.forget(self._last)
@@ -127,5 +128,5 @@ class Tape:
 
 
 def _rename_streams(step: _Step, names: dict[int, int]) -> _Step:
-    """Return a step that uses other stream handles."""
+    """Return a step with its stream handles replaced by those of `names`."""
     return lambda detector, handles: step(detector, {old: handles[new] for old, new in names.items()})

@@ -34,7 +34,7 @@ NOTHING: Clock = {}
 
 
 def side_stream(ordinal: int, grouped: bool) -> str:
-    """Return the name of a side stream in reports."""
+    """Return the name of a side stream (a stream other than the default one) in reports."""
     return f"{'group' if grouped else 'side'} stream {ordinal}"
 
 
@@ -69,7 +69,7 @@ class LogicalThread:
         self.loose: Clock = NOTHING
 
     def begin(self, handle: int, ordinal: int, site: Site | None, born: int) -> None:
-        """Represent a new stream."""
+        """Initialize the logical thread for a new stream."""
         self.handle = handle
         self.ordinal = ordinal  # 0 is the default stream; side streams count from 1
         self.site = site
@@ -89,7 +89,7 @@ class LogicalThread:
 
     @property
     def in_capture(self) -> str:
-        """Return the name of the stream; for a stream that a graph owns, the name of the captured stream."""
+        """Return the stream's name in reports; for a stream that a graph owns, the name of the captured stream."""
         return f"{side_stream(self.ordinal, self.grouped)} of cuda:{self.device}"
 
 
@@ -106,7 +106,7 @@ def snapshot(agent: LogicalThread) -> Snapshot:
 
 
 def join_clock(clock: Clock, point: Snapshot) -> Clock:
-    """Return the clock after it has received `point`; the same object if nothing changes."""
+    """Return the clock joined with the clock of the position `point`; the same object if nothing changes."""
     agent, time, theirs = point
     if clock.get(agent, 0) >= time:
         return clock

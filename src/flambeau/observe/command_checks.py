@@ -17,7 +17,7 @@ from flambeau.observe.indexed.reporting import reporting
 from flambeau.observe.layouts import Extent, extent_of
 from flambeau.observe.pinned.memory import PinnedUse
 
-_SIZES = 1024  # copies and fills whose cells are remembered
+_SIZES = 1024  # number of different copies and fills whose checks are cached
 
 
 class CommandChecks:
@@ -38,15 +38,15 @@ class CommandChecks:
     ) -> None:
         self._inner, self._detector = inner, detector
         self._tapes = tapes  # captured stream -> its tape
-        self._shown = shown  # index of the driver -> index in the program
+        self._shown = shown  # device index of the driver -> device index of the program
         self._on_failure = on_failure  # called with the error of a launch
         self._checks: dict[Executable, Check] = {}
-        # for commands that are not launches
+        # checks of commands that are not launches
         self._plain: dict[tuple[str, tuple[Extent, ...], int], Check] = {}
 
     # -- launches -------------------------------------------------------------------------------------
     def load(self, exe: Executable) -> None:
-        """Create the check of a loaded kernel's launches."""
+        """Create the check that each launch of a loaded kernel runs."""
         launch = exe.launch
         extents = tuple([extent_of(meta) for meta in launch.operands])
         outputs = len(launch.outputs)
@@ -61,7 +61,7 @@ class CommandChecks:
         self._checks.pop(exe, None)
 
     def launcher(self, exe: Executable, depth: int) -> Launcher:
-        """Return a launcher that checks each launch.
+        """Return a launch function that checks each launch.
 
         It has everything bound that a launch needs, because it is the most frequent call.
 
@@ -100,8 +100,8 @@ class CommandChecks:
         return launch
 
     def _reporting(self, exe: Executable, depth: int) -> Launcher:
-        """Return the launcher of a kernel whose indices select elements. The kernel reports them as it runs,
-        if it can.
+        """Return the launch function of a kernel whose indices select elements. If it can, the kernel reports them as
+        it runs.
         """
         detector, check, tapes, received = self._detector, self._checks[exe], self._tapes, self._on_failure
         acquire, release = self._detector.lock.acquire, self._detector.lock.release
@@ -134,7 +134,7 @@ class CommandChecks:
         return launch
 
     def _drawing(self, launch: Launcher, device: int) -> Launcher:
-        """Return the launcher of a kernel that draws random numbers: threads that draw on one device must be
+        """Return the launch function of a kernel that draws random numbers: such launches on one device must be
         ordered.
         """
 
@@ -185,7 +185,7 @@ class CommandChecks:
             self._detector.host.add_command(use, stream)
 
     def _plain_check(self, what: str, extents: tuple[Extent, ...], outputs: int) -> Check:
-        """Return the check of copies, fills and host functions, which have no executable that could hold it."""
+        """Return the check of a copy, fill or host function. Equal ones share a check."""
         key = (what, extents, outputs)
         found = self._plain.get(key)
         if found is None:

@@ -76,7 +76,7 @@ class Detector(Lifetimes):
         return self.findings.races
 
     def certificate(self) -> Certificate:
-        """Return what this run proves. The races count as shown to the user after this call."""
+        """Return the certificate of this run. Its races count as shown to the user from now on."""
         self.before_certificate(self)
         with self.lock:
             self.settle()
@@ -90,7 +90,7 @@ class Detector(Lifetimes):
             )
 
     def settle(self) -> None:
-        """Process the elements that executed commands report for their index operands."""
+        """Process the accessed elements that executed commands have reported."""
         if self.deferred.executed:
             with self.lock:
                 self.deferred.settle()
@@ -114,7 +114,7 @@ class Detector(Lifetimes):
 
     # -- accesses --------------------------------------------------------------------------------------
     def check_of(self, footprint: Footprint) -> Check:
-        """Return the check of commands with a footprint: `check(stream, ptrs, site, depth)`.
+        """Return a function that checks the commands with one footprint: `check(stream, ptrs, site, depth)`.
 
         The check compares a command, before it is enqueued, with everything that is not ordered before it,
         and then keeps it. If indices select elements, it returns the `PartialAccess` that the kernel
@@ -164,7 +164,7 @@ class Detector(Lifetimes):
         return check
 
     def _check_of_partial(self, footprint: Footprint) -> Check:
-        """Return the check of commands whose indices select the elements of one operand."""
+        """Return a function that checks commands of which indices select the elements of one operand."""
         touches, what, deferred = footprint.touches, footprint.what, self.deferred
         assert touches is not None
         agents, take, unwritten = self.agents, self._next, deferred.unwritten
@@ -217,9 +217,7 @@ class Detector(Lifetimes):
         command: Command,
         access: PartialAccess | None = None,
     ) -> None:
-        """Check a command whose cells others have used as well, and its access to elements that indices
-        select.
-        """
+        """Check a command whose cells other streams have used too, and its access to elements that indices select."""
         agent, deferred = command[0], self.deferred
         written = writers if access is None or not access.writes else [access.cell, *writers]
         for cell in written:
@@ -237,14 +235,14 @@ class Detector(Lifetimes):
         self._settle(cells, agent)
 
     def _settle(self, cells: list[Cell], agent: LogicalThread) -> None:
-        """Update the cells after a stream has used them."""
+        """Update which stream is the only user of these cells, after a stream has used them."""
         for cell in cells:
             cell.settle(agent)
             if cell.block.agent is not agent:
                 cell.block.shared = cell.block.born
 
     def _keep(self, writers: list[Cell], readers: list[Cell], command: Command) -> None:
-        """Keep the command as the last one that read and wrote these cells."""
+        """Store the command as the last one that read and wrote these cells."""
         agent = command[0]
         for cell in readers:
             last = cell.write
@@ -256,7 +254,7 @@ class Detector(Lifetimes):
             clear_covered(cell, agent.clock, agent)
 
     def _keep_sole(self, writers: list[Cell], readers: list[Cell], command: Command) -> None:
-        """Keep a command whose cells have had only its stream as a user since they were last written."""
+        """Store a command as the last access of cells that only its own stream has used since their last write."""
         agent = command[0]
         for cell in readers:
             last = cell.write
@@ -324,7 +322,7 @@ class Detector(Lifetimes):
         block.compared.add(agent)
 
     def _may_reuse(self, use: FreedUse, cell: Cell, command: Command) -> None:
-        """Report a write of memory that may overlap memory which a use of freed memory still accesses."""
+        """Report a write to memory if a use of freed memory may still access the same bytes."""
         last, agent, block = use.command, command[0], cell.block
         if self.several and max(agent.loose.get(use.agent, 0), self.everyone.get(use.agent, 0)) >= use.number:
             self.met_by_chance(last, (command[3], command[4]))
@@ -350,13 +348,13 @@ class Detector(Lifetimes):
     def _conflict(
         self, old: Cell, before: str, last: Command, cell: Cell, kind: str, command: Command
     ) -> None:
-        """Report two conflicting accesses that their clocks do not order."""
+        """Report two conflicting accesses if their clocks do not order them."""
         if self.several and max(command[0].loose.get(last[0], 0), self.everyone.get(last[0], 0)) >= last[1]:
             self.met_by_chance(last, (command[3], command[4]))
             return
         block = cell.block
         if last[1] < block.born and block.reported == block.born:
-            return  # the reuse was reported, independent of where the allocator put the memory
+            return  # the reuse was reported, in a form that does not depend on where the allocator placed the memory
         if last[1] < block.born and old.polled.get(last[0], 0) >= last[1]:
             self.findings.reuses_polled += 1
             return
@@ -381,9 +379,7 @@ class Detector(Lifetimes):
         command: Command,
         seen: Circumstances,
     ) -> None:
-        """Report two conflicting accesses, one of which selects its elements by indices; see Note [Deferred
-        decisions].
-        """
+        """Report a conflict in which indices select the elements of one access; see Note [Deferred decisions]."""
         if seen.by_chance:
             self.met_by_chance(last, (command[3], command[4]))
             return
@@ -407,7 +403,7 @@ class Detector(Lifetimes):
         command: Command,
         seen: Circumstances,
     ) -> Race:
-        """Return the race of a candidate."""
+        """Return the race report of a candidate."""
         lifetime, waited = (seen.candidate.born, seen.candidate.site), self._find_waiter(last, command[0])
         race = build_race(
             old, before, last, cell, kind, command, seen.launches, waited, lifetime, self.select
@@ -431,15 +427,13 @@ class Detector(Lifetimes):
     def _report(self, key: Key, race: Race, late: bool = False) -> None:
         if self.findings.mode == "error":
             if late:
-                self.running = 0  # the next call enters through `enter`, which raises the race
+                self.running = 0  # so that the next call runs `enter`, which raises the error
             else:
                 self.deferred.fresh.clear()  # the second command is not enqueued
         self.findings.report(key, race, late)
 
     def _find_waiter(self, last: Command, later: LogicalThread) -> LogicalThread | None:
-        """Return another stream of the program that has waited for a process group's command; None if there is
-        none.
-        """
+        """Return another stream of the program that has waited for a process group's command; None if there is none."""
         if last[0].grouped:
             for agent in self._on_device[last[0].device]:
                 wait = agent.waits.get(last[0])
@@ -448,13 +442,13 @@ class Detector(Lifetimes):
         return None
 
     def met_by_chance(self, first: Command, second: Site) -> None:
-        """Record that only the order of host threads, which may be another in the next run, orders two accesses."""
+        """Record that only the scheduling of host threads, which may differ in the next run, orders two accesses."""
         what = f"memory that {first[2][0]} uses at {place((first[3], first[4]))} is used again"
         self.findings.threads_unordered(what, second)
 
 
 def _key(block: ShadowBlock, born: int, last: Command, command: Command) -> Key:
-    """Return the key under which races of two call sites are one report."""
+    """Return the key that repeated races of two call sites share."""
     record = last[1] < born and last[0] is not block.agent
     lines = *line_at((last[3], last[4])), *line_at((command[3], command[4]))
     return *lines, record, last[0].device, command[0].device

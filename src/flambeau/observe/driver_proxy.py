@@ -167,7 +167,7 @@ class Forward:
         return self.inner.load(launch, index)
 
     def generic(self, launch: Launch, index: int) -> None:
-        """Return None: an observer's subclass intercepts `load` and needs the record of each launch."""
+        """Return None, because an observer's `load` must see the launch record of each kernel."""
 
     def unload(self, exe: Executable) -> None:
         self.inner.unload(exe)

@@ -100,8 +100,9 @@ class FaultDriver(Forward):
         self.inner.launch(exe, ptrs, scalars, stream)
 
     def _may_fail(self, call: str, name: str = "") -> bool:
-        """Count the call in every rule that it matches. Raise if a rule says so; return True if a rule
-        corrupts it.
+        """Count the call in every rule that it matches, and raise if one makes it fail.
+
+        Return True if a rule corrupts the call's data.
         """
         due: list[Any] = [rule[0] for rule in self._faults if self._is_due(rule, call, name)]
         if any(not fault.corrupts for fault in due):

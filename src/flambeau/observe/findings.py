@@ -44,13 +44,14 @@ class Findings:
         self._unordered: dict[str, None] = {}  # calls of host threads whose order may differ in another run
         self._polls: dict[str, None] = {}  # queries of host threads about each other
         self._relied: dict[str, None] = {}  # assumptions about the program's own synchronization
-        self.has_threads = False  # True if the program started threads
+        self.has_threads = False  # True if the program has started threads
         # call sites where a poll reported an earlier failure of a device
         self._late: dict[str, None] = {}
         self.unseen = UnseenUses()
         self.on_race: Callable[[int], None] | None = None  # called with the number of races at each new one
         self._reported = False
-        self.due: Race | None = None  # a race to raise that was found after its second command was enqueued
+        # a race that was found after its second command was enqueued; the next call raises it
+        self.due: Race | None = None
 
     @property
     def races(self) -> list[Race]:
@@ -60,7 +61,7 @@ class Findings:
     def certificate(
         self, threads: int, ranks: bool, more: Mapping[Key, Race] = EMPTY, open_questions: Sequence[str] = ()
     ) -> Certificate:
-        """Return what the run proves.
+        """Return the certificate of the run.
 
         Args:
             threads: The number of threads that called the driver.
@@ -144,7 +145,7 @@ class Findings:
         number: int | None,
         streams: tuple[int, int] | None = None,
     ) -> bool:
-        """Count a repeated race of two call sites. Return False if it must be reported.
+        """Return True if a race of two call sites needs no further report; count it if it was found before.
 
         If races raise, each is reported. Otherwise a race of two streams is reported that no fix covers
         yet.
@@ -164,7 +165,7 @@ class Findings:
         return self.mode != "error" and not is_new
 
     def report(self, key: Key, race: Race, late: bool = False) -> None:
-        """Add a race, or add its fix to that of the same call sites.
+        """Add a race, or add its fix to the race of the same call sites.
 
         In mode "error" raise it; with `late`, the next call raises it.
         """
@@ -190,9 +191,7 @@ class Findings:
 
     # -- what withholds the certificate -------------------------------------------------------------------
     def note_query(self, what: str) -> None:
-        """Record that the program polled for the completion of work, because the answer may affect its
-        behaviour.
-        """
+        """Record that the program polled for the completion of work, because its behaviour may depend on the result."""
         at = place(caller())
         text = f"the program asked {what} at {at}: its answer depends on timing and may steer the program"
         self._queries.setdefault(at, text)
@@ -205,7 +204,7 @@ class Findings:
         self._times[place(caller())] = None
 
     def shared_memory(self, site: Site) -> None:
-        """Record that memory is shared with another process, and may be written unseen."""
+        """Record that memory is shared with another process, which may write it without the detector's notice."""
         self._shared[place(site)] = None
 
     @property
@@ -226,11 +225,11 @@ class Findings:
         self._unordered[f"{what} at {place(site)}, and nothing orders the host threads that do so"] = None
 
     def thread_asked(self, what: str, site: Site) -> None:
-        """Record that a host thread queried another one and that the answer depends on timing."""
+        """Record that a host thread queried the state of another one and that the answer depends on timing."""
         self.depends(f"the program calls {what} at {place(site)}: the result depends on timing")
 
     def take_up(self, other: Findings) -> None:
-        """Add what another detector has found about host threads."""
+        """Add what another detector has recorded about host threads."""
         self._unordered |= other._unordered
         self._polls |= other._polls
         self._relied |= other._relied
@@ -241,7 +240,7 @@ class Findings:
         self._polls[text] = None
 
     def relies(self, text: str) -> None:
-        """Record an assumption on which an order of host threads rests."""
+        """Record an assumption that an order of host threads depends on."""
         self._relied[text] = None
 
 

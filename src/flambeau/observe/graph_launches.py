@@ -1,4 +1,4 @@
-"""The race detector's part for captured graphs: which memory a capture allocated, and the launches of graphs."""
+"""Captures of graphs and their launches, for the race detector: it asks which memory a capture allocated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class GraphLaunches:
     def __init__(self, detector: Lifetimes, next_number: Callable[[], int]) -> None:
         self.launches: dict[int, GraphLaunch] = {}
         self._capturing = 0  # captures under way
-        self._captured_from: list[int] = []  # numbers between which commands were captured
+        # command numbers at which captures began; those at which they ended are in `_captured_to`
+        self._captured_from: list[int] = []
         self._captured_to: list[int] = []
         self._detector, self._next_number = detector, next_number
 
@@ -42,7 +43,7 @@ class GraphLaunches:
 
     @contextmanager
     def launching(self, graph: int, stream: int, site: Site) -> Iterator[None]:
-        """Treat the commands inside of this context as those of a graph that is launched on a stream."""
+        """Treat commands that are enqueued in this context as those of a graph that is launched on a stream."""
         launch = self.launches[graph] = GraphLaunch(
             self._detector.agents[stream], site, self._detector.number
         )
@@ -65,7 +66,7 @@ class GraphLaunches:
         return at >= 0 and (at == len(self._captured_to) or block.born < self._captured_to[at])
 
     def check_lent(self, lent: Mapping[ShadowBlock, int], site: Site) -> None:
-        """Check that the blocks that a launched graph uses are in the lifetimes in which they were captured.
+        """Check that the blocks that a launched graph uses have not been freed since the capture.
 
         An access to other memory is checked as any access is. But if the block was freed, it depends on the
         schedule when, and for which allocation, its memory is reused.
@@ -80,7 +81,7 @@ class GraphLaunches:
                 )
 
     def launch_of(self, command: Command) -> GraphLaunch | None:
-        """Return the graph launch that a command belongs to; None if there is none or the graph was launched
-        again since.
+        """Return the graph launch that a command belongs to; None if there is none or the graph has been launched
+        again.
         """
         return next((launch for launch in self.launches.values() if launch.has(command)), None)

@@ -22,7 +22,7 @@ class Others:
         self._points: dict[LogicalThread, Reached] = {}
 
     def share(self, event: int, point: Reached | None) -> None:
-        """Add an event that another process has, or had. `point` is its current record."""
+        """Add an event that other processes can use. `point` is the position that it records now."""
         self._events.add(event)
         self.on_record(event, point)
 

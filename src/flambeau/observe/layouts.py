@@ -13,7 +13,7 @@ from flambeau.core.meta import Meta
 Extent = Meta | int
 """The layout of an access: a number of contiguous bytes, or the meta of a tensor that has gaps."""
 
-_CANVAS = 1 << 26  # cells of the largest bitmap: 64 MiB, some 20 ms, once per pair of layouts
+_CANVAS = 1 << 26  # bytes of the largest bitmap: 64 MiB, some 20 ms, once per pair of layouts
 
 
 def extent_of(meta: Meta) -> Extent:
@@ -21,7 +21,7 @@ def extent_of(meta: Meta) -> Extent:
 
 
 def span_of(extent: Extent) -> int:
-    """Return the bytes from the first to one past the last that an access reaches."""
+    """Return the number of bytes from the first to the last one that an access touches."""
     return extent if isinstance(extent, int) else extent.span
 
 
@@ -31,7 +31,7 @@ def is_dense(extent: Extent) -> bool:
 
 
 def covers(outer: int, over: Extent, inner: int, under: Extent) -> bool:
-    """Return True if one access surely touches every byte of another. False means unknown."""
+    """Return True if one access certainly touches every byte of another. False means unknown."""
     if outer == inner and over is under:
         return True
     return is_dense(over) and outer <= inner and inner + span_of(under) <= outer + span_of(over)
@@ -84,7 +84,7 @@ def _strides(extent: Extent) -> list[tuple[int, int]]:
 
 
 def _inner_run(extent: Meta) -> int:
-    """Return the number of contiguous bytes at each element that the outer strides reach."""
+    """Return the number of contiguous bytes at each position that the outer strides reach."""
     run = extent.itemsize
     for stride, size in sorted(_strides(extent)):
         if stride > run:
@@ -114,7 +114,7 @@ def _grain(extent: Extent) -> int:
 
 
 def draw(canvas: np.ndarray[Any, Any], at: int, extent: Extent, unit: int) -> None:
-    """Mark the units that an access touches in a bitmap."""
+    """Set the units that an access touches in a bitmap."""
     if isinstance(extent, int):
         canvas[at : at + extent // unit] = 1
         return

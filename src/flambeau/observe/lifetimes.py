@@ -54,7 +54,7 @@ from flambeau.observe.layouts import Extent
 from flambeau.observe.order import Order
 from flambeau.observe.race_builder import READ, WRITE
 
-_MANY_RETIRED = 64  # logical threads of destroyed streams that may gather
+_MANY_RETIRED = 64  # logical threads of destroyed streams that are kept before they are dropped
 _FREES = 4096  # frees that a pool keeps
 
 
@@ -128,7 +128,7 @@ class Lifetimes(Order):
         block.clock = NOTHING if agent is None else agent.clock
         for cell in block.cells:
             if memory.is_open or cell.sole is not agent:
-                cell.sole = None  # the next command is compared with these
+                cell.sole = None  # so that the next command is compared with these accesses
 
     def _pool_of(self, agent: LogicalThread, key: int) -> FreedMemory:
         if key == UNPOOLED:
@@ -136,9 +136,7 @@ class Lifetimes(Order):
         return self._pools.setdefault((agent, key), FreedMemory(agent, key))
 
     def _close_uses(self, memory: FreedMemory) -> None:
-        """Drop the uses that every host thread knows to be done, and mark those that the owner's stream
-        happens after.
-        """
+        """Drop the uses that every host thread has waited for, and mark those that the owner's stream happens after."""
         owner = memory.agent
         left = {user: use for user, use in memory.exposed.items() if not self.all_know(use.agent, use.number)}
         if len(left) < len(memory.exposed):
@@ -150,8 +148,9 @@ class Lifetimes(Order):
 
     # -- a lifetime ends --------------------------------------------------------------------------------
     def end_life(self, ptr: int, nbytes: int, stream: int, after: Sequence[int] = ()) -> None:
-        """End a lifetime. The runtime has seen the events `after` of its uses complete. Takes no lock:
-        destructors call it.
+        """End a lifetime. The runtime has seen the events `after` of its uses complete.
+
+        Destructors call it, so it takes the lock only if several host threads are in use.
         """
         block = self.shadow.blocks.get(ptr)
         if block is None:
@@ -179,23 +178,21 @@ class Lifetimes(Order):
             block.freed_at = caller(1)
         if after:
             points = [point for event in after if (point := self._events.get(event)) is not None]
-            # The events that polling found complete, which should be all.
+            # the events that polling found complete; usually all
             seen = [point for point in points if self.polled.get(point[0], 0) >= point[1]]
             for cell in block.cells:
                 for point in seen:
                     cell.polled = join_clock(cell.polled, point)
         if block.agent is not None:
             for cell in block.cells:
-                cell.sole = None  # the first user of its next lifetime is compared with this one
+                cell.sole = None  # so that the first access of the next lifetime is compared with these
             if self.several or threading.get_ident() != self.running:
                 with self.lock:
                     self._look_at_freed_by_thread(block, block.agent)
-            self._freed.append(block)  # last, because a holder of the lock may read it from now on
+            self._freed.append(block)  # last, because a thread that holds the lock may read it from now on
 
     def _forget_frees(self, memory: FreedMemory) -> None:
-        """Keep half of the frees of a pool. For the rest, keep the latest use before the lifetime of each
-        block in use.
-        """
+        """Drop the older half of a pool's frees. Of these, each block keeps the latest use before its lifetime."""
         with self.lock:
             done = self.known.get(memory.agent, 0) if not self.several else 0
             old = [freed for freed in memory.frees[: _FREES // 2] if freed[1][1] > done]
@@ -210,7 +207,7 @@ class Lifetimes(Order):
                     block.own_use = old[latest.index(latest[before - 1])]
 
     def outlive(self, ptr: int, events: Sequence[int]) -> None:
-        """Mark a block that the program freed and that is reused once these events of its uses are complete.
+        """Mark a freed block whose reuse waits until these events of its uses are complete.
 
         Another schedule may find the events incomplete. So uses that no event covers count as still
         running.
@@ -230,7 +227,7 @@ class Lifetimes(Order):
             self._collect_uses_of(self._freed.pop())
 
     def _collect_uses_of(self, block: ShadowBlock, awaited: Clock = NOTHING) -> None:
-        """Add the uses of a freed block that its allocator did not wait for; `awaited` is the clock of its
+        """Add the uses of a freed block that its allocator did not wait for. `awaited` is the clock of the allocator's
         waits.
 
         Uses in earlier lifetimes were added when those ended.
@@ -264,8 +261,8 @@ class Lifetimes(Order):
             self._close_uses(memory)
 
     def _look_at_freed_pinned(self, block: ShadowBlock, awaited: Clock) -> None:
-        """Withhold the certificate if copies use a block of pinned memory that its allocator does not wait
-        for.
+        """Withhold the certificate if copies use a block of freed pinned memory and its allocator does not wait for
+        them.
         """
         for last in itertools.chain.from_iterable(cell.accesses() for cell in block.cells):
             if last[1] >= block.born and not (_covers(self.known, last) or _covers(awaited, last)):
@@ -279,7 +276,7 @@ class Lifetimes(Order):
                 )
 
     def _look_at_freed_by_thread(self, block: ShadowBlock, owner: LogicalThread) -> None:
-        """Withhold the certificate if another thread freed a block whose uses are not known to be over.
+        """Withhold the certificate if another thread freed a block whose uses may not be finished.
 
         Such a block may be reused at any time. Uses in earlier lifetimes were checked when those ended.
         """
@@ -311,7 +308,7 @@ class Lifetimes(Order):
         clock = agent.clock
         if owner is None or block.freed:
             return
-        # The agent happens after no position of the owner in this lifetime.
+        # the writing stream happens after no command of the owner in this lifetime
         if agent is not owner and clock.get(owner, 0) < block.born:
             known = clock.get(owner, 0)
             freed = block.pool.find(known, block.born) or block.own_use
@@ -328,9 +325,7 @@ class Lifetimes(Order):
     def _look_at_donors(
         self, block: ShadowBlock, owner: LogicalThread, agent: LogicalThread, site: Site
     ) -> None:
-        """Withhold the certificate if the owner may have got the block from a donor stream. See Note [Reuse by
-        other streams].
-        """
+        """Withhold the certificate if the block may be one of a donor stream. See Note [Reuse by other streams]."""
         for (other, key), memory in self._pools.items():
             if key != block.pool.key or other.device != owner.device or other is agent or other is owner:
                 continue
@@ -351,13 +346,13 @@ class Lifetimes(Order):
         pools = {block.pool for block in self.shadow.blocks_within(ptr, ptr + nbytes)}
         self.shadow.forget(ptr, nbytes)
         for memory in pools:
-            if not memory.blocks:  # nothing is left that could be allocated again
+            if not memory.blocks:  # all memory of the pool was released
                 self._pools.pop((memory.agent, memory.key), None)
 
     def remove_stream(self, handle: int) -> None:
         for (agent, _), memory in self._pools.items():
             if agent.handle == handle:
-                memory.exposed, memory.is_open = NO_USES, False  # no block is allocated from it any more
+                memory.exposed, memory.is_open = NO_USES, False  # the pool will allocate no block any more
         super().remove_stream(handle)
         if len(self._retired) >= self._many_retired:
             self._drop_retired()
@@ -388,7 +383,7 @@ class Lifetimes(Order):
 
     def _begin_stream(self, device: int, handle: int, ordinal: int, site: Site | None) -> LogicalThread:
         agent = super()._begin_stream(device, handle, ordinal, site)
-        self._drop_pools({agent})  # of the stream that the logical thread represented before
+        self._drop_pools({agent})  # pools of the stream that the logical thread represented before
         return agent
 
     def _drop_pools(self, gone: Collection[LogicalThread]) -> None:
@@ -423,7 +418,9 @@ class Lifetimes(Order):
     def _forget_agents(self, gone: Set[LogicalThread]) -> None:
         """Drop logical threads that nothing refers to."""
         self._drop_pools(gone)
-        clocks: dict[int, Clock] = {}  # most blocks share their clock
+        clocks: dict[
+            int, Clock
+        ] = {}  # identity of a clock -> the clock without `gone`, because many blocks share one
         for block in self.shadow.blocks.values():
             known = clocks.get(id(block.clock))
             if known is None:

@@ -22,7 +22,7 @@ from flambeau.observe.detector import Detector
 
 
 class ObservedContribution:
-    """A member's contribution: the call, its stream, and the stream's position before it."""
+    """A member's contribution to a collective: the call, its stream, and the stream's position before it."""
 
     __slots__ = ("call", "point", "rank", "stream")
 
@@ -42,7 +42,7 @@ class ObservedCommunicator:
 
 
 class Meetings:
-    """Adds the order of collectives to a detector. See the module's docstring."""
+    """The pending collectives of one detector, to which they add their order. See the module's docstring."""
 
     def __init__(self, detector: Detector) -> None:
         self._detector = detector
@@ -50,13 +50,13 @@ class Meetings:
         self._members: dict[int, tuple[ObservedCommunicator, Course]] = {}
 
     def join(self, unique: bytes, size: int, members: Sequence[tuple[int, int]]) -> None:
-        """Add members that have joined, as (handle, rank)."""
+        """Add members that have joined a communicator, as (handle, rank)."""
         comm = self._by_id.setdefault(unique, ObservedCommunicator(size))
         for handle, rank in members:
             self._members[handle] = (comm, Course(rank))
 
     def operands(self, calls: Sequence[tuple[int, Collective]]) -> tuple[list[Range], list[Range]]:
-        """Return the ranges of memory that contributions write, and those that they read.
+        """Return the ranges of memory that contributions write and those that they read.
 
         Args:
             calls: (member's handle, contribution) pairs.
@@ -74,7 +74,7 @@ class Meetings:
         self._members.pop(handle, None)
 
     def meet(self, handle: int, call: Collective, stream: int, point: Snapshot) -> None:
-        """Add a contribution that was enqueued; `point` is the stream's position before it."""
+        """Add a contribution that was enqueued. `point` is the stream's position before it."""
         comm, course = self._members[handle]
         key = course.next_key(call)
         part = ObservedContribution(course.rank, call, stream, point)

@@ -46,15 +46,15 @@ class Order:
     def __init__(self, findings: Findings) -> None:
         self.findings = findings
         self.lock = threading.RLock()
-        self.known: Clock = {}  # the host's clock; with several threads, that of the last caller
+        self.known: Clock = {}  # the host's clock; with several threads, the clock of the last caller
         self.threads = Threads(self.thread_ends)
         self.running = 0  # the thread that called last
-        self.several = False  # see Note [Host threads]
-        self.everyone: Clock = NOTHING  # what any thread has waited for
-        self.polled: Clock = NOTHING  # what the runtime has found done by its own polls
+        self.several = False  # True once a second host thread has called; see Note [Host threads]
+        self.everyone: Clock = NOTHING  # the clock of what any host thread has waited for
+        self.polled: Clock = NOTHING  # what the runtime's own polls have shown to be complete
         self.concurrent = False  # True once several streams have commands
         self._first: LogicalThread | None = None
-        self.number = 1  # number of the last command
+        self.number = 1  # number of the last command of any stream
         self._next = itertools.count(2).__next__  # atomic, because the start of a lifetime takes no lock
         self.agents: dict[int, LogicalThread] = {}
         self._on_device: dict[int, list[LogicalThread]] = {}
@@ -96,7 +96,9 @@ class Order:
         return agent
 
     def _idle(self, device: int) -> LogicalThread | None:
-        """Return a logical thread whose stream was destroyed and whose commands the host knows to be done."""
+        """Return a logical thread for reuse: its stream was destroyed, and the host has waited for all of its
+        commands.
+        """
         for agent in self._retired:
             if agent.device == device and self.all_know(agent, agent.time):
                 self._retired.remove(agent)
@@ -111,7 +113,7 @@ class Order:
 
     # -- edges -----------------------------------------------------------------------------------------
     def catch_up(self, agent: LogicalThread) -> None:
-        """Add the host's clock to a stream's clock, because the host issues a command to it."""
+        """Join the host's clock to a stream's clock, because the host is about to enqueue a command there."""
         if agent.caught is not self.known:
             if agent is not self._first and not self.concurrent:
                 self.concurrent = self._first is not None
@@ -132,7 +134,7 @@ class Order:
         if last is None or last[0] is self.threads.mine:
             self.tick(agent)
             sure = True
-        # The record is between another thread's commands and adds nothing to them.
+        # the record is between commands of another thread, whose clock it must not change
         else:
             sure = self._comes_after(last)
         self._events[event] = snapshot(agent)
@@ -151,7 +153,7 @@ class Order:
         self._own_events.discard(event)
 
     def wait(self, stream: int, event: int, site: Site) -> None:
-        """Add the event's present snapshot to the stream's clock."""
+        """Join the clock of the event's present record to the stream's clock."""
         reached = self.event_point(event)
         agent = self.agents[stream]
         self.tick(agent)
@@ -171,7 +173,7 @@ class Order:
         return snapshot(agent)
 
     def after(self, stream: int, point: Snapshot) -> None:
-        """Order the stream's next commands after a position without a wait of the program."""
+        """Order the stream's next commands after a position, although the program did not wait."""
         agent = self.agents.get(stream)
         if agent is not None:
             self.tick(agent)
@@ -179,8 +181,8 @@ class Order:
             agent.loose = merge_clocks(agent.loose, point[0].loose) if self.several else agent.loose
 
     def point_of(self, stream: int) -> Reached:
-        """Return the end of the stream's queue. Callers take it before a host wait, because others may enqueue
-        meanwhile.
+        """Return the position at the end of the stream's queue. Callers ask before a host wait, as others may enqueue
+        during it.
         """
         return self._end_of(self.agents[stream])
 
@@ -193,9 +195,7 @@ class Order:
         return snapshot(agent), (agent, agent.time, agent.loose), sure
 
     def event_point(self, event: int, own: bool = False) -> Reached | None:
-        """Return the position that an event records, for a wait. With `own`, the runtime waits on its own
-        account.
-        """
+        """Return the position that an event records, for a wait. With `own`, the runtime waits for its own purposes."""
         if own:
             self._own_events.add(event)
         point = self._events.get(event)
@@ -236,7 +236,7 @@ class Order:
         """Switch to another host thread, which now calls the driver."""
         self.findings.raise_due()
         self.running = threading.get_ident()
-        if seat() is not None:  # a rank that takes turns: see `switch_host`
+        if seat() is not None:  # a rank that takes turns; `switch_host` handles these
             return
         before = self.known
         self.known = self.threads.enter(before)
@@ -254,7 +254,7 @@ class Order:
             return point
 
     def receive(self, point: Snapshot) -> None:
-        """Add the position that a message from another thread carries."""
+        """Join the position that a message from another thread carries."""
         with self.lock:
             self.known = self.threads.receive(point, self.known)
 
@@ -274,7 +274,7 @@ class Order:
         """Begin a task of a thread pool, which happens after `point` but not after the thread's earlier tasks."""
         with self.lock:
             outer = self.threads.begin_task(point, self.known)
-            self.running = 0  # so that its next call enters as that of another thread
+            self.running = 0  # so that this thread's next call is handled as one of another thread
             return outer
 
     def end_task(self, outer: Outer) -> None:
@@ -312,7 +312,7 @@ class Order:
                 self.findings.threads_unordered(f"{agent} is given work", caller(2))
 
     def all_know(self, agent: LogicalThread, time: int) -> bool:
-        """Return True if every thread knows a command to be done."""
+        """Return True if every host thread has waited for a command."""
         if self.known.get(agent, 0) < time:
             return False
         return not self.several or all(known.get(agent, 0) >= time for known in self.threads.others())
@@ -326,7 +326,7 @@ class Order:
         self.known = self._hosts.get(after, self._at_start)
 
     def join_hosts(self) -> None:
-        """Continue with the host that started the ranks, after all of them have ended."""
+        """Continue with the clock of the host thread that started the ranks, after all ranks have ended."""
         for known in self._hosts.values():
             self.known = merge_clocks(self.known, known)
         self._hosts = {}

@@ -32,9 +32,7 @@ _CACHED_CAST = (
 
 @dataclass(slots=True)
 class GraphLaunch:
-    """A launch of a graph: its stream, its call site, and the range of its commands' numbers (`begin` is
-    excluded).
-    """
+    """A graph launch: stream, call site, and range of command numbers (`begin` is excluded)."""
 
     agent: LogicalThread
     site: Site
@@ -69,7 +67,7 @@ class Pair(NamedTuple):
         return self.command[0] if self.launches[1] is None else self.launches[1].agent
 
     def orders(self, later: LogicalThread, earlier: LogicalThread) -> bool:
-        """Return True if a wait of `later` for `earlier` orders the first access before what follows."""
+        """Return True if a wait of `later` for `earlier` orders the first access before later work of `later`."""
         return join_clock(later.clock, snapshot(earlier)).get(self.last[0], 0) >= self.last[1]
 
 
@@ -131,18 +129,20 @@ def build_race(
 
 
 def _is_cached_cast(cell: Cell, last: Command, block: ShadowBlock) -> bool:
-    """Return True if `last` used a weight's cast, which autocast shares among all streams of its block."""
+    """Return True if `last` used the low-precision copy of a weight, which autocast shares among the streams of its
+    block.
+    """
     casts = [c.write for c in (cell, *cell.neighbours) if c.write is not None and c.write[2][0] == AUTOCAST]
     return any(_life(block, cast[1]) == _life(block, last[1]) for cast in casts)
 
 
 def _life(block: ShadowBlock, number: int) -> tuple[Site | None, int, Site | None] | None:
-    """Return the identity of the lifetime that command `number` belongs to; None: the present one."""
+    """Return a key of the lifetime that command `number` belongs to; None: the present one."""
     return _lifetime(block, number) if number < block.born else None
 
 
 def _wait_of_owner(pair: Pair, owner: LogicalThread, freed: Site | None, proposer: Proposer) -> Fix:
-    """Return the fix for memory that was freed too early and whose tensor the program no longer has."""
+    """Return the fix for memory that was freed too early, if the program no longer has the tensor."""
     text = (
         f"On {owner}, call stream.wait_stream({_stream_expression(pair.earlier)}) before {pair.second.place}."
     )
@@ -198,9 +198,7 @@ def _device_of(command: Command) -> int | None:
 
 
 def _lifetime(block: ShadowBlock, number: int) -> tuple[Site | None, int, Site | None]:
-    """Return where the memory was allocated and when and where it was freed, in the lifetime of an old
-    command.
-    """
+    """Return where the memory was allocated and where and when it was freed, in the lifetime of an old command."""
     lives = [block.last] if block.last else []
     lives += [(b.site, b.freed, b.freed_at) for b in block.prior]
     for site, freed, freed_at in lives:
@@ -248,7 +246,8 @@ def _record_stream(
     recorded: bool,
     proposer: Proposer,
 ) -> Fix:
-    """Return the fix of a use that outlived the tensor: `record_stream` makes the allocator wait before reuse.
+    """Return the fix for a use that lasted longer than the tensor: `record_stream` makes the allocator wait before
+    reuse.
 
     If the program has no name for the tensor, the owner's stream waits instead.
     """
@@ -280,7 +279,7 @@ def _wait_stream(pair: Pair, waited: LogicalThread | None, proposer: Proposer) -
 
 
 def _wait_in_capture(pair: Pair, launch: GraphLaunch) -> tuple[Fix, str]:
-    """Return the wait that is missing where both accesses were captured, and a note if one is there too early."""
+    """Return the missing wait between two captured accesses, and a note if there is a wait that is too early."""
     earlier, later = (
         "the stream of the capture" if agent is launch.agent else agent.in_capture
         for agent in (pair.last[0], pair.command[0])
@@ -296,7 +295,7 @@ def _stream_expression(agent: LogicalThread) -> str:
 
 
 def _fix(call: str, code: Code | None, verified: bool, text: str = "") -> Fix:
-    """Return the fix that `code` is; without code, the sentence `text`."""
+    """Return the fix that inserts `code`; without code, a fix described by the sentence `text`."""
     if code is None:
         return Fix(call, text, verified)
     hint = code.hint if code.certain else f"{code.hint} {_UNCERTAIN}".lstrip()

@@ -35,7 +35,7 @@ _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
 def _may_raise(call: _Call) -> _Call:
-    """Wrap a call that may raise the error of earlier work; which call raises depends on when that work runs."""
+    """Wrap a call that may raise the error of earlier work. Timing decides which call raises it."""
 
     @wraps(call)
     def wrapper(self: RaceDriver, *args: Any, **options: Any) -> Any:
@@ -85,12 +85,12 @@ class RaceDriver(Forward):
         super().__init__(inner)
         self.observes_blocks = True
         devices = range(inner.device_count()) if visible is None else visible
-        # index of the driver -> index in the program
+        # device index of the driver -> device index of the program
         self._shown = {index: shown for shown, index in enumerate(devices)}
         self.detector = detector
         self._lock = detector.lock
         self._sizes: dict[int, int] = {}
-        # Each result's memory passes here: call the detector directly.
+        # bound directly, because every allocation of a result calls it
         if not inner.observes_blocks:
             self.block_alloc = detector.begin_life  # type: ignore[method-assign]
             self.block_free = detector.end_life  # type: ignore[method-assign]
@@ -186,7 +186,7 @@ class RaceDriver(Forward):
             key = (source.ptr, source.nbytes)
             if source.pinned:
                 self._commands.check(stream, "copy_in", [(target, source.nbytes), key], 1, source, _READ)
-            # The host's bytes are read before the call returns.
+            # the driver reads the host's bytes before the call returns
             else:
                 self._enter()
                 self.detector.host.check(*key, _READ, ("copy_in", (), 0))
@@ -205,7 +205,7 @@ class RaceDriver(Forward):
             self.detector.host.check(*key, _WRITE, ("copy_out", (), 0))
             self._commands.check(stream, "copy_out", [(source, target.nbytes)], 0)
             point = self.detector.point_of(stream)
-        # complete on return: it may wait, so the lock is not held
+        # the copy is complete when the call returns; the lock is not held because the call may wait
         self.inner.copy_out(target, source, stream)
         self._host_waited([point])
 
@@ -362,7 +362,7 @@ class RaceDriver(Forward):
         self._commands.launcher(exe, depth=3)(ptrs, scalars, stream)
 
     def launcher(self, exe: Executable) -> Launcher:
-        """Return a launcher for callers of this package: its call site is one frame nearer than `launch`'s."""
+        """Return a launch function for callers in this package, where the program's frame is further out."""
         return self._commands.launcher(exe, depth=4)
 
     @_may_raise
@@ -419,7 +419,7 @@ class RaceDriver(Forward):
         called: Sequence[int] = (),
         name: str = "",
     ) -> list[int]:
-        # without the lock, because the call waits for others
+        # the lock is not held, because the call waits for others
         comms = self.inner.comm_create(unique, size, members, called, name)
         with self._lock:
             ranks = [rank for rank, _ in members]
@@ -462,28 +462,24 @@ class RaceDriver(Forward):
             self.detector.host_waited(points)
 
     def _forget(self, ptr: int, nbytes: int) -> None:
-        """Drop memory whose uses the driver has waited for. This orders nothing else; see Note [What orders
-        reuse].
-        """
+        """Drop memory whose uses the driver has waited for. This adds no order; see Note [What orders reuse]."""
         with self._lock:
             self.detector.forget(ptr, nbytes)
 
     def _on_failure(self, error: DriverError) -> None:
-        """Record that the program receives an error of earlier work."""
-        if error.late and not is_within("cli"):  # else the program has ended
+        """Record that the program received an error of earlier work."""
+        if error.late and not is_within("cli"):  # otherwise the program has ended
             self.detector.findings.on_failure(caller())
 
     def _enter(self) -> None:
-        """Report the calling thread to the detector."""
+        """Notify the detector which thread is calling."""
         if get_ident() != self.detector.running:
             with self._lock:
                 self.detector.enter()
 
 
 class HostRaceDriver(Forward):
-    """An observer of the CPU's driver, whose calls are host accesses. It checks them while commands use host
-    memory.
-    """
+    """An observer of the CPU's driver. While commands use host memory, it checks each call as an access of the host."""
 
     def __init__(self, inner: Driver, detector: Detector) -> None:
         super().__init__(inner)

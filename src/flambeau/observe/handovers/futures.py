@@ -29,7 +29,7 @@ def changes(module: ModuleType) -> Changes:
 
 
 class Promise:
-    """The detector's notes on a future: its end and the queries for its state."""
+    """The data that the detector attaches to a future: its end and the queries of its state."""
 
     def __init__(self) -> None:
         self.end: Word | None = None
@@ -96,7 +96,7 @@ def _result(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
                 return function(self, timeout)
             finally:
                 caller = sys._getframe(1).f_globals.get("__name__", "")
-                # the tasks of an event loop receive the order when they continue
+                # tasks of an event loop join the future's clock when they resume
                 if not caller.startswith("asyncio."):
                     promise.receive()
 
@@ -143,7 +143,7 @@ def _map(map_: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
 
 
 def _ask_all(fs: set[Any], what: str, least: int) -> None:
-    """Record a query for which of several futures is done; `least` is the number that are waited for."""
+    """Record a query of which futures are done, if there are at least `least` of them."""
     site = asker(2)
     if site is not None and len(fs) >= least:
         for detector in listening() if not all(notes_of(f, Promise).is_known for f in fs) else ():

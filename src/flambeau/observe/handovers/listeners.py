@@ -43,7 +43,7 @@ _MODULES = {  # module of the standard library -> module of this package with it
 _HERE = os.path.dirname(__file__) + os.sep
 _listeners: list[ref[Detector]] = []
 _process: list[ExitStack] = []  # for `watch_process`
-_early: list[Detector] = []  # detectors of no machine, for host threads before a machine exists
+_early: list[Detector] = []  # detectors without a machine, which observe host threads until a machine exists
 _originals: dict[tuple[Any, str], Any] = {}
 # Modules of sys.modules that are not the program's; each is examined only once.
 _foreign: dict[str, ModuleType] = {}
@@ -58,7 +58,7 @@ def listen(detector: Detector) -> None:
 
 
 def _complete(detector: Detector) -> None:
-    """Add what is unknown about threads that still run, and the queries before the detector was attached."""
+    """Report open queries for threads that still run, and add what was recorded before the detector was attached."""
     name_open_questions = import_module(f"{__package__}.threads").name_open_questions
     name_open_questions(detector)
     for early in _early:
@@ -77,7 +77,7 @@ def listening() -> list[Detector]:
 
 @contextmanager
 def watch() -> Iterator[None]:
-    """Observe host threads before a machine has a detector, so that certificates cover them, too."""
+    """Record the synchronization of host threads before a machine has a detector, so that certificates cover it."""
     early = Detector("warn")
     _early.append(early)
     listen(early)
@@ -89,7 +89,7 @@ def watch() -> Iterator[None]:
 
 
 def watch_process() -> None:
-    """Observe as `watch` does until `unwatch_process` or the end of the process. The call is idempotent."""
+    """Record host threads as `watch` does until `unwatch_process` or the end of the process. The call is idempotent."""
     if not _process:
         stack = ExitStack()
         stack.enter_context(watch())
@@ -97,7 +97,7 @@ def watch_process() -> None:
 
 
 def unwatch_process() -> None:
-    """End what `watch_process` began. The call is idempotent."""
+    """Undo `watch_process`. The call is idempotent."""
     while _process:
         _process.pop().close()
 
@@ -109,7 +109,7 @@ def _remove(gone: ref[Detector]) -> None:
 
 
 def notes_of(thing: Any, kind: Callable[[], T]) -> T:
-    """Return the notes of class `kind` on an object of the standard library, and create missing ones."""
+    """Return the data of class `kind` that is attached to an object of the standard library, creating it if missing."""
     found = _notes.get(thing)
     if found is None:
         found = _notes.setdefault(thing, kind())
@@ -117,7 +117,7 @@ def notes_of(thing: Any, kind: Callable[[], T]) -> T:
 
 
 def find_notes(thing: Any) -> Any:
-    """Return the notes on an object; None if there are none."""
+    """Return the data that is attached to an object; None if there is none."""
     return _notes.get(thing)
 
 
@@ -126,14 +126,13 @@ def all_noted(kind: type[T]) -> Sequence[tuple[Any, T]]:
 
 
 def asker(depth: int = 1) -> Site | None:
-    """Return the call site `depth` frames above the caller of this function; None if it is not the program's."""
+    """Return the call site `depth` frames above the caller of this function; None if the frame is not the program's."""
     frame = sys._getframe(depth + 1)
     return (frame.f_code, frame.f_lasti) if is_program(frame.f_code) else None
 
 
 def beyond_standard() -> Site | None:
-    """Return the program's call site that called the caller of this function, directly or through the standard
-    library.
+    """Return the call site of the program from which the caller was called, directly or through the standard library.
 
     None if the call is Flambeau's.
     """
@@ -179,7 +178,7 @@ def _change(modules: Sequence[ModuleType]) -> None:
 
 
 def _replace(replacements: Sequence[Replacement]) -> None:
-    """Replace attributes, also where the program's modules have imported them."""
+    """Replace attributes of modules, also in the program's modules that have imported them."""
     for owner, name, _, after in replacements:
         setattr(owner, name, after)
     imported = {
@@ -225,7 +224,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Changed(Loader):
-    """A loader that patches the module that it has loaded. It leaves no trace in the module."""
+    """A loader that patches a module after loading it. The module's `__loader__` stays the original one."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

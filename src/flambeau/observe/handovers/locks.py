@@ -30,7 +30,7 @@ from flambeau.observe.order import Caller
 
 
 class Notices:
-    """The detector's notes on a condition: each thread's last two notifications, and the waits since."""
+    """The data that the detector attaches to a condition: each thread's last two notifications, and the waits since."""
 
     def __init__(self) -> None:
         self._sent: WeakKeyDictionary[Detector, dict[LogicalThread, deque[tuple[Caller, Word, Site]]]] = (
@@ -46,7 +46,7 @@ class Notices:
             sent.append((me, Word(), program_site()))
 
     def on_wait(self, what: str, site: Site, sure: bool) -> None:
-        """Record a wait of this thread. `sure` is True if it had no timeout."""
+        """Record a wait of this thread. `sure` is True if the wait had no timeout."""
         for detector in listening():
             sent = [each for sent in self._sent.get(detector, {}).values() for each in sent]
             unknown = [each for each in sent if not detector.knows(each[0])]
@@ -180,7 +180,7 @@ class ReentrantLock(Lock):
 
 
 def _creating(kind: type[Lock]) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-    """Return a change of a function: it gives the program reporting locks, and the standard library its own."""
+    """Return a wrapper for a lock constructor: the program gets observed locks, the standard library ordinary ones."""
 
     def change(create: Callable[[], Any]) -> Callable[[], Any]:
         def wrapper() -> Any:

@@ -39,7 +39,7 @@ from flambeau.observe.handovers.words import Word
 from flambeau.observe.order import Caller
 
 _FIRST = (asyncio.FIRST_COMPLETED, asyncio.FIRST_EXCEPTION)
-_LIMITS = ("_release_waiter", "Timeout._on_timeout")  # callbacks of timers that end waits with a timeout
+_LIMITS = ("_release_waiter", "Timeout._on_timeout")  # timer callbacks that end waits with a timeout
 
 
 def changes(module: ModuleType) -> Changes:
@@ -55,7 +55,7 @@ def changes(module: ModuleType) -> Changes:
 
 
 class Loop:
-    """The detector's notes on an event loop.
+    """The data that the detector attaches to an event loop.
 
     Attributes:
         waiting: Futures of executors, until they are done.
@@ -153,7 +153,7 @@ def _run(run: Callable[..., None]) -> Callable[..., None]:
 
 
 def _of_program(callback: Any) -> bool:
-    """Return True if a callback is a step of a task of the program, or the program's own function."""
+    """Return True if a callback is a step of the program's task, or a function of the program."""
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
         return _is_programs(owner)
@@ -165,9 +165,7 @@ def _of_program(callback: Any) -> bool:
 
 
 class ObservedFuture(asyncio.Future):  # type: ignore[type-arg]
-    """The loop's future of an executor's task. It reports queries, and passes the task's order to waiting
-    tasks.
-    """
+    """The event loop's future of a task that runs in an executor. It records queries and orders waiting tasks."""
 
     promise: Promise
 
@@ -187,7 +185,7 @@ class ObservedFuture(asyncio.Future):  # type: ignore[type-arg]
 
 
 def _receive_outcome(loop: Any, future: Any, promise: Promise) -> None:
-    """Receive the clock of an executor's task if the task that continues has waited for it."""
+    """Join the clock of an executor's task if the continuing task has waited for it."""
     task = asyncio.current_task(loop)
     if task is not None and _is_programs(task):
         promise.receive()
@@ -289,7 +287,7 @@ def _wait(wait: Callable[..., Any]) -> Callable[..., Any]:
     async def wrapper(fs: Any, timeout: float | None, return_when: str, loop: Any) -> Any:
         notes, site = notes_of(loop, Loop), program_site()
         started, several = notes.started, sum(not f.done() for f in fs) > 1
-        # All of it may have arrived at the end of the wait.
+        # computed now, because all input may have arrived by the end of the wait
         outside = notes.outside(loop)
         found = await wait(fs, timeout, return_when, loop)
         if return_when in _FIRST and several and (outside or notes.started > started or notes.outside(loop)):

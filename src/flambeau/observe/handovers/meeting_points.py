@@ -23,7 +23,7 @@ _ACTION = "Barrier.wait() of a Barrier with an action, which the last thread to 
 
 
 class Rounds:
-    """The detector's notes on a barrier: the arrivals of this round and of the previous one."""
+    """The data that the detector attaches to a barrier: the arrivals of this round and of the previous one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -27,7 +27,9 @@ def changes(module: ModuleType) -> Changes:
 
 
 class Pool:
-    """The detector's notes on a pool of one thread: the order of its submits and the end of its last task."""
+    """The data that the detector attaches to a pool of one thread: the order of submits, and the end of the last
+    task.
+    """
 
     def __init__(self) -> None:
         self.submits = ThreadRole()
@@ -35,7 +37,7 @@ class Pool:
 
 
 class PoolTask:
-    """The detector's notes on a submitted task."""
+    """The data that the detector attaches to a submitted task."""
 
     def __init__(self, pool: Pool | None) -> None:
         self.word = Word()

@@ -94,7 +94,7 @@ def _runs(args: Args, options: Options) -> bool:
 
 
 def _has_timeout(position: int) -> Callable[[Args, Options], bool]:
-    """Return a predicate of a method's arguments: True if they have a timeout, the argument at `position`."""
+    """Return a predicate that is True if a method's arguments have a timeout, the argument at `position`."""
 
     def is_limited(args: Args, options: Options) -> bool:
         rest = args[1:]
@@ -114,9 +114,7 @@ def _name(what: str, site: Site) -> None:
 
 
 def _name_calls(what: str, depends: Callable[[Args, Options], bool] = _always) -> Wrap:
-    """Return a wrapper that names the program's calls of a function for which `depends(args, options)` is
-    True.
-    """
+    """Return a wrapper that records the program's calls of a function if `depends(args, options)` is True."""
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any, **options: Any) -> Any:
@@ -144,8 +142,9 @@ def _named_property(what: str, depends: Callable[[Args, Options], bool]) -> Wrap
 
 
 def _make_methods(make: Callable[..., None]) -> Callable[..., None]:
-    """Return a wrapper for locks between processes, whose methods are in the instance, that names calls
-    without a wait.
+    """Return a wrapper of `make`, which creates a lock's methods as instance attributes.
+
+    It records calls of `acquire` that have a timeout or do not wait.
     """
 
     def wrapper(self: Any) -> None:

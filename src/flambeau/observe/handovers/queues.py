@@ -40,7 +40,7 @@ def changes(module: ModuleType) -> Changes:
 
 
 class Mail:
-    """The detector's notes on a queue.
+    """The data that the detector attaches to a queue.
 
     Attributes:
         words: The positions of the puts in the queue, oldest first; None for a put before a detector was
@@ -59,10 +59,12 @@ class Mail:
         self.items: list[tuple[Any, Word]] = []
         self.room: deque[Word] | None = None
         self.done: dict[tuple[Any, ...], Word] = {}
-        self._free = 0  # puts of a bounded queue that need no take before them
+        self._free = 0  # number of puts for which a bounded queue has room before any take
 
     def fill(self, held: int, size: int) -> None:
-        """Record a put of this thread into a queue of `held` items and size `size`; 0: unbounded."""
+        """Record a put of this thread into a queue that holds `held` items and has maximum size `size` (0:
+        unbounded).
+        """
         self.words.extend([None] * (held - len(self.words)))
         self.puts.step(_FILLED)
         self.asked.change()

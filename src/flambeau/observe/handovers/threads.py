@@ -20,7 +20,7 @@ from flambeau.observe.handovers.listeners import (
 )
 from flambeau.observe.handovers.words import Polled, ThreadRole, Word
 
-_SETS = 16  # sets of an event that are remembered
+_SETS = 16  # calls of Event.set that are stored
 
 
 def changes(module: ModuleType) -> Changes:
@@ -37,7 +37,7 @@ def changes(module: ModuleType) -> Changes:
 
 
 class ThreadLifetime:
-    """The detector's notes on a thread: its end and the queries for it."""
+    """The data that the detector attaches to a thread: its end and the queries of whether it runs."""
 
     def __init__(self) -> None:
         self.end: Word | None = None
@@ -45,9 +45,7 @@ class ThreadLifetime:
 
 
 def name_open_questions(detector: Detector) -> None:
-    """Name the queries for threads that still run. In another run such a thread may have ended before the
-    query.
-    """
+    """Report the queries for threads that still run. In another run such a thread may have ended before the query."""
     for thread, life in all_noted(ThreadLifetime):
         if _is_alive_itself(thread):
             life.asked.name_open(detector)
@@ -117,7 +115,7 @@ def _cancel(cancel: Callable[..., None]) -> Callable[..., None]:
 
 
 class Signal:
-    """The detector's notes on an event."""
+    """The data that the detector attaches to a `threading.Event`."""
 
     def __init__(self) -> None:
         self.changes = ThreadRole()
@@ -132,7 +130,9 @@ class Signal:
         if self._sets and self._sets[-1].taken_back is None:
             return
         self._sets.append(Word())
-        if len(self._sets) > _SETS:  # the second carries more than the first and stays longer
+        if (
+            len(self._sets) > _SETS
+        ):  # join the two oldest: the clock of the first and the end of the second are safe for both
             self._sets[0].taken_back = self._sets[1].taken_back
             del self._sets[1]
 
@@ -141,9 +141,7 @@ class Signal:
             self._sets[-1].take_back()
 
     def receive(self) -> None:
-        """Receive the first set that a thread which has waited may have seen, which it is sure to happen
-        after.
-        """
+        """Join the clock of the earliest call of `set` that may have ended this thread's wait."""
         for word in self._sets:
             if not word.is_over():
                 word.receive()
@@ -151,9 +149,7 @@ class Signal:
 
 
 def _is_threads_own() -> bool:
-    """Return True if `threading` itself calls, which sets an event when a thread begins, and not a thread's
-    target.
-    """
+    """Return True if `threading` itself called, which sets an event at the start of a thread, not a thread's target."""
     code = sys._getframe(2).f_code
     return code.co_filename == threading.__file__ and code.co_name != "run"
 

@@ -12,7 +12,7 @@ from flambeau.observe.order import Caller
 
 
 class ThreadRole:
-    """A role at an object, such as that of the threads that put into a queue. Its threads must be ordered.
+    """A role of threads at an object, such as "puts into the queue". The threads of one role must be ordered.
 
     `broken` is True if they were not, in this run.
     """
@@ -22,8 +22,8 @@ class ThreadRole:
         self.broken = False
 
     def step(self, what: str) -> None:
-        """Let this thread take the role after the thread that had it last. `what` is named if nothing orders
-        them.
+        """Record that this thread acts in the role. If nothing orders it after the role's last thread, report
+        `what`.
         """
         for detector in listening():
             last = self._last.get(detector)
@@ -39,9 +39,7 @@ class ThreadRole:
 
 
 class Word:
-    """A message of one thread at an object: its position for each detector, and the thread that withdrew it,
-    if any.
-    """
+    """A message of one thread at an object: its position for each detector, and the thread that withdrew it, if any."""
 
     def __init__(self) -> None:
         self.points: list[tuple[ref[Detector], Snapshot]] = [(ref(d), d.publish()) for d in listening()]
@@ -56,11 +54,11 @@ class Word:
                 detector.receive(point)
 
     def is_known(self) -> bool:
-        """Return True if this thread happens after the message."""
+        """Return True if this thread happens after the message was sent."""
         return all(d.knows(point[:2]) for each, point in self.points if (d := each()) is not None)
 
     def is_over(self) -> bool:
-        """Return True if this thread happens after the message was withdrawn, so it waits for a later one."""
+        """Return True if this thread happens after the withdrawal of the message, and so waits for a later message."""
         return self.taken_back is not None and all(d.knows(who) for d, who in self.taken_back.items())
 
     def point_of(self, detector: Detector) -> Snapshot | None:
@@ -91,7 +89,7 @@ class Polled:
             self._changes[detector] = unknown | dict([detector.here()])
 
     def ask(self, what: str, site: Site | None) -> None:
-        """Record that this thread queries the state, at call site `site`; None if the program does not query it."""
+        """Record that this thread queries the state at call site `site`. None: the query is not the program's."""
         for detector in listening() if site is not None else ():
             agent, time = detector.here()
             if all(detector.knows(change) for change in self._changes.get(detector, {}).items()):
@@ -101,6 +99,6 @@ class Polled:
                 detector.findings.thread_asked(what, site)  # type: ignore[arg-type]
 
     def name_open(self, detector: Detector) -> None:
-        """Name the queries that no synchronization orders before a possible later change of the state."""
+        """Report the queries that no synchronization orders before a possible later change of the state."""
         for what, site, _ in self._questions.pop(detector, {}):
             detector.findings.thread_asked(what, site)

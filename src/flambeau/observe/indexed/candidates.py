@@ -55,7 +55,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class Circumstances:
-    """The circumstances of a conflict that its report cannot take from the detector's present state.
+    """The data that the report of a conflict needs and that the detector's present state lacks.
 
     Attributes:
         candidate: The candidate that was decided.

@@ -46,7 +46,7 @@ from flambeau.observe.race_builder import READ, WRITE
 if TYPE_CHECKING:
     from flambeau.observe.detector import Detector
 
-_COPIED = 1 << 26  # bytes of indices that are kept until the detector processes them
+_COPIED = 1 << 26  # bytes of copied indices that wait for the detector
 _AGENTS = 64  # logical threads whose partial accesses a cell keeps separately
 
 
@@ -121,7 +121,8 @@ class Deferred:
     def _against_whole(self, access: PartialAccess, old: Cell, before: str, last: Command) -> None:
         kind = WRITE if access.writes else READ
         candidate = self._candidate(old, before, last, None, access.cell, kind, access.command, access)
-        if last[1] < access.born:  # reused memory belongs to another tensor as a whole
+        # in an earlier lifetime the memory was another tensor's, so the selected elements do not matter
+        if last[1] < access.born:
             self._report(candidate, access)
         elif access.is_open:
             self.fresh.append(candidate)
@@ -131,7 +132,9 @@ class Deferred:
     def against(
         self, old: Cell, cell: Cell, kind: str, command: Command, access: PartialAccess | None = None
     ) -> None:
-        """Compare a command, or its partial `access`, with the partial accesses to its cell or to a neighbour."""
+        """Compare a command, or its partial `access`, with the partial accesses to its cell or to a neighbouring
+        cell.
+        """
         assert old.partial is not None
         if self.executed:
             self.settle()
@@ -180,7 +183,7 @@ class Deferred:
         return found
 
     def keep_fresh(self) -> None:
-        """Keep the candidates of an enqueued command until they are decided."""
+        """Store the candidates of an enqueued command until they are decided."""
         fresh, self.fresh = self.fresh, []
         for candidate in fresh:
             first, second = candidate.first, candidate.second
@@ -193,7 +196,7 @@ class Deferred:
             self.open[candidate] = None
 
     def keep(self, access: PartialAccess) -> None:
-        """Keep the access of an enqueued command, for comparison with later ones."""
+        """Store the access of an enqueued command, for comparison with later ones."""
         cell = access.cell
         if access.writes and cell.block.site is None:
             cell.block.place((access.command[3], access.command[4]))
@@ -220,8 +223,8 @@ class Deferred:
             access.map.drop_entire(lambda old: self.detector.all_know(old.agent, old.number))
 
     def _fold(self, cell: Cell, access: PartialAccess) -> None:
-        """Keep one read and one write of the logical threads whose accesses are ordered before this one, as
-        its own.
+        """Merge the partial accesses that are ordered before this one into this logical thread's: one read and one
+        write.
         """
         assert cell.partial is not None
         clock, mine = access.agent.clock, cell.partial[access.agent]
@@ -239,7 +242,7 @@ class Deferred:
             self._add_entire(folded)
 
     def ask(self, question: PendingRead) -> None:
-        """Decide a read after all accesses have run that write elements of its memory."""
+        """Decide a read of possibly unwritten memory when all accesses that write elements of its memory have run."""
         if self.executed:
             self.settle()
         for access in question.places.defining:
@@ -253,8 +256,8 @@ class Deferred:
 
     # -- a command runs -----------------------------------------------------------------------------------------
     def ran(self, access: PartialAccess, indices: list[Array]) -> None:
-        """Keep the indices of an access that is about to run. Called without the detector's lock."""
-        if not (self.detector.concurrent or access.is_awaited):  # almost always without effect
+        """Store the indices of an access that is about to run. The caller does not hold the detector's lock."""
+        if not (self.detector.concurrent or access.is_awaited):  # usually there is nothing to store
             access.pending, self.alone = False, access
             if self.detector.concurrent:  # another thread has changed this meanwhile
                 access.pending = True
@@ -290,7 +293,7 @@ class Deferred:
     def _take_up(self, access: PartialAccess, copies: list[Array] | None, why: str) -> None:
         access.map.defining.pop(access, None)
         access.indices = copies
-        if access.asks is not None:  # because its own writes are added next
+        if access.asks is not None:  # decide its question first, because its own writes are added next
             self.unwritten.places_read(access, access.asks)
         if copies is not None:
             access.map.add(access)
@@ -310,7 +313,7 @@ class Deferred:
         self._go_on(access)
 
     def _go_on(self, access: PartialAccess) -> None:
-        """Decide what waited for the access, or let it wait for another one."""
+        """Decide what waited for the access. A candidate whose other access has not run waits for that one."""
         questions, access.questions = access.questions, ()
         for question in questions:
             question.waits -= 1
@@ -342,7 +345,7 @@ class Deferred:
             self._report(candidate, access, notes, span, late)
 
     def _with_whole(self, candidate: Candidate) -> Iterator[Meeting]:
-        """Yield the second access, a partial one, if it overlaps the first, which touches its whole cell."""
+        """Yield the second access, a partial one, if it overlaps the first access, which touches its whole cell."""
         second, old = candidate.second, candidate.old
         assert second is not None
         places = second.map
@@ -379,9 +382,7 @@ class Deferred:
                 yield access, (note, *notes), None
 
     def _entire(self, candidate: Candidate, first: PartialAccess) -> list[tuple[PartialAccess, str]]:
-        """Return the first logical thread's accesses that count as touching all of their cells, with the
-        reasons.
-        """
+        """Return the first logical thread's accesses that count as touching their whole cells, with the reasons."""
         above, agent = candidate.above, first.agent
         found = [
             (access, access.note)

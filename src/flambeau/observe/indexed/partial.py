@@ -110,9 +110,7 @@ class PartialAccess:
         return self.operand.kinds
 
     def counted_as(self, later: PartialAccess, why: str) -> PartialAccess:
-        """Return a copy that counts as a later command's access to the whole cell, and is ordered like that
-        command.
-        """
+        """Return a copy of the access that counts as one to the whole cell, at the position of a later command."""
         alias = PartialAccess(self.cell, self.command, self.operand, self.map)
         alias.agent, alias.number, alias.born, alias.site = later.agent, later.number, self.born, self.site
         alias.launch, alias.pending = self.launch, False
@@ -120,9 +118,7 @@ class PartialAccess:
         return alias
 
     def report(self, inputs: Sequence[Any]) -> None:
-        """Keep the indices, which are among the kernel's inputs. Called without the detector's lock, and takes
-        none.
-        """
+        """Store the indices, which are among the kernel's inputs. The caller does not hold the detector's lock."""
         operand = self.operand
         operand.deferred.ran(self, [inputs[i] for i in operand.touches.indices])
 
@@ -131,24 +127,24 @@ class PartialAccess:
         self.operand.deferred.cancel(self)
 
     def give_up(self, why: str) -> None:
-        """Count as touching the whole cell from now on."""
+        """Treat the access as one to the whole cell from now on, for the reason `why`."""
         self.entire, self.why, self.indices = True, why, None
 
     def finish_map(self) -> None:
-        """Mark that its elements are in the map now."""
+        """Record that the map now contains the access's elements."""
         self.is_drawn = True
         if not self.held:
             self.indices = None
 
     def let_go(self) -> None:
-        """Release the indices for one candidate."""
+        """Drop one candidate's claim to the indices. They are released with the last claim."""
         self.held -= 1
         if self.is_drawn and not self.held:
             self.indices = None
 
     @property
     def note(self) -> str:
-        """Return the note for an access that counts as touching more than it may."""
+        """Return a note for the report if the access counts as touching more elements than it may."""
         return self.note_of(self.why) if self.why else ""
 
     def note_of(self, why: str) -> str:
@@ -181,7 +177,7 @@ class LastPartial:
         self.early: dict[bool, tuple[PartialAccess, PartialAccess]] = {}
 
     def add(self, access: PartialAccess, early: bool) -> None:
-        """Keep an access in place of the previous one. Those of earlier lifetimes of the memory are kept
+        """Store an access in place of the previous one. Accesses in earlier lifetimes of the memory are stored
         separately.
         """
         last = self.write or self.read
@@ -197,18 +193,18 @@ class LastPartial:
         self.number = access.number
 
     def _end_lifetime(self) -> None:
-        """Keep the last read and the last write of the lifetimes until now as former ones."""
+        """Store the last read and write of the ended lifetime as former ones."""
         latest = {old.writes: old for old in sorted(self.all(), key=lambda old: old.number)}
         self.former = list(latest.values())
         self.read = self.write = None
         self.folded, self.early = [], {}
 
     def fold(self, access: PartialAccess) -> None:
-        """Keep another logical thread's access."""
+        """Store another logical thread's access as one of this logical thread."""
         self.folded = [*[old for old in self.folded if old.writes is not access.writes], access]
 
     def not_kept(self, alone: int) -> list[PartialAccess]:
-        """Return the accesses that represent the early accesses up to a number, if there were any."""
+        """Return the accesses that represent the early ones up to the number `alone`, if there were any."""
         found = [last if last.number <= alone else first for first, last in self.early.values()]
         return [access for access in found if access.number <= alone and not access.entire]
 
@@ -216,7 +212,7 @@ class LastPartial:
         return [*self.former, *self.folded, *[last for last in (self.read, self.write) if last is not None]]
 
     def conflicting(self, writes: bool) -> list[PartialAccess]:
-        """Return the accesses that represent all that a write (else a read) may conflict with.
+        """Return the accesses that represent all that may conflict with a write if `writes`, otherwise with a read.
 
         The last of `read` and `write` represents both: earlier accesses of its logical thread have run when
         it has.
@@ -227,7 +223,7 @@ class LastPartial:
         return rest if latest is None else [*rest, latest]
 
     def drop(self, is_over: Callable[[PartialAccess], bool]) -> None:
-        """Drop the accesses that nothing can conflict with any more."""
+        """Drop the accesses that no later access can conflict with."""
         self.former = [old for old in self.former if not is_over(old)]
         self.folded = [old for old in self.folded if not is_over(old)]
         self.read = None if self.read is None or is_over(self.read) else self.read
@@ -235,7 +231,7 @@ class LastPartial:
 
 
 class Probe:
-    """The receiver of a captured kernel's indices. Each launch of its graph reports to another access.
+    """The receiver of a captured kernel's indices. Each launch of its graph provides the indices of another access.
 
     Launches of one graph run one after the other, so accesses are reported in the order in which they were
     added.
@@ -245,7 +241,7 @@ class Probe:
 
     def __init__(self) -> None:
         self.accesses: list[PartialAccess] = []
-        self.nested = False  # True if another graph launches it, too, in an unknown order
+        self.nested = False  # True if another graph launches the kernel, too, in an unknown order
 
     def add(self, access: PartialAccess | None) -> None:
         if access is not None:
@@ -260,7 +256,7 @@ class Probe:
                 access.report(inputs)
 
     def cancel(self, begin: int = 0) -> None:
-        """Drop the accesses with numbers above `begin`, because their launch failed."""
+        """Drop the accesses of commands with numbers above `begin`, because their launch failed."""
         for access in [access for access in self.accesses if access.number > begin]:
             self.accesses.remove(access)
             access.cancel()

@@ -27,21 +27,22 @@ if TYPE_CHECKING:
     from flambeau.observe.accesses import Cell
     from flambeau.observe.clocks import LogicalThread
 
-_UNITS = 1 << 24  # units of the largest map
+_UNITS = 1 << 24  # number of units in the largest map
 _BYTES = 1 << 29  # bytes of all maps together; untouched memory takes no pages
-_LOGGED = 32  # accesses that wait to be added to the arrays, and
-_LOGGED_BYTES = 1 << 20  # bytes of their indices
+_LOGGED = 32  # accesses that are collected before they are added to the arrays
+_LOGGED_BYTES = 1 << 20  # bytes of indices that are collected before they are added
 _CHUNK = 1 << 20
-_PARTS = 256  # accesses kept by number before those that no unit refers to are dropped
+_PARTS = 256  # number of stored accesses above which those that no unit refers to are dropped
 
 
 class NotKnown(Exception):
-    """Raised if a map would take too much memory, or indices are out of range."""
+    """Raised if a map would take too much memory, or if indices are out of range."""
 
 
 class PlaceMap:
-    """The accessed elements of one block in one lifetime. `start` is its address, `born` the lifetime's first
-    number.
+    """The last accesses to each element of one block in one lifetime.
+
+    `start` is the block's address, `born` the number at which its lifetime began.
 
     Attributes:
         unit: Bytes of a unit; 0 before the first access.
@@ -89,7 +90,7 @@ class PlaceMap:
         self.entire[access.agent, access.cell, access.writes] = access
 
     def drop_entire(self, is_over: Callable[[PartialAccess], bool]) -> None:
-        """Drop accesses that nothing can conflict with any more."""
+        """Drop whole-cell accesses that no later access can conflict with."""
         self.entire = {key: old for key, old in self.entire.items() if not is_over(old)}
         self.most_entire = _PARTS + 2 * len(self.entire)
 
@@ -101,7 +102,7 @@ class PlaceMap:
         self.entire = {key: old for key, old in self.entire.items() if key[0] is not agent}
 
     def draw(self) -> None:
-        """Add the waiting accesses to the arrays."""
+        """Add the collected accesses to the arrays."""
         log, self._log, self._logged = self._log, [], 0
         for access in log:
             try:
@@ -131,7 +132,7 @@ class PlaceMap:
             region.of(self.defined)[region.selection] = True
 
     def _drop_hidden(self) -> None:
-        """Drop the accesses whose number no unit has any more."""
+        """Drop the accesses that later ones have replaced in every unit."""
         named: set[int] = set()
         for numbers in self.last.values():
             for begin in range(0, len(numbers), _CHUNK):
@@ -141,7 +142,7 @@ class PlaceMap:
 
     # -- units ------------------------------------------------------------------------------------------------
     def region(self, access: PartialAccess) -> Region:
-        """Return the region of an access in arrays of units, which become small enough.
+        """Return an access's region in the arrays, whose unit becomes small enough to represent it.
 
         Raises:
             NotKnown: See the class.
@@ -151,7 +152,7 @@ class PlaceMap:
         return self.region_of(access.cell.start, operand.meta, operand.touches, access.indices)
 
     def region_of(self, ptr: int, meta: Meta, touches: Touches, indices: Sequence[Array]) -> Region:
-        """Return the region of the elements that indices select of an operand at `ptr`.
+        """Return the region of the elements that indices select from an operand at `ptr`.
 
         Raises:
             NotKnown: See the class.
@@ -182,7 +183,7 @@ class PlaceMap:
         run = _inner_run(shape, strides, extent.itemsize, everything)
         try:
             return self._region(ptr, shape, strides, run, ())
-        except NotKnown:  # a superset: with the gaps in between
+        except NotKnown:  # use a superset, which includes the gaps
             return self.within(ptr, extent.span)
 
     def _region(self, ptr: int, shape: list[int], strides: list[int], run: int, selection: Any) -> Region:
@@ -194,7 +195,7 @@ class PlaceMap:
         return Region((ptr - self.start) // unit, shape, [s // unit for s in strides], selection)
 
     def _refine(self, grain: int) -> None:
-        """Make the units divide `grain`."""
+        """Make the units so small that they divide `grain` bytes."""
         finer = gcd(self.unit, grain)
         if finer == self.unit:
             return
@@ -208,7 +209,7 @@ class PlaceMap:
         self.unit = finer
 
     def _finer(self, old: Array, unit: int) -> Array:
-        """Return an array for smaller units. Untouched parts stay without pages."""
+        """Return an array for smaller units. The operating system allocates no pages for its untouched parts."""
         times = self.unit // unit
         new = np.zeros((len(old), times), old.dtype)
         touched = np.flatnonzero(old)
@@ -221,7 +222,7 @@ class PlaceMap:
         return np.zeros(units, kind)
 
     def _count(self, unit: int) -> int:
-        """Return the length of an array of units; the last one only marks the end."""
+        """Return the length of an array of units; its last element only marks the end."""
         return -((self.start - self.end) // unit) + 1
 
     def _make_room(self, nbytes: int) -> None:
@@ -230,7 +231,7 @@ class PlaceMap:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that its arrays may take."""
+        """Return the bytes that the arrays of the map may occupy."""
         arrays = [*self.last.values(), *(() if self.defined is None else (self.defined,))]
         return sum([array.nbytes for array in arrays])
 
@@ -258,7 +259,7 @@ class PlaceMap:
                 yield self.accesses[number], begin, min(self.start + (last + 1) * self.unit, self.end)
 
     def _hit(self, region: Region, numbers: Array, number: int) -> Array:
-        """Return a mask of the units of a region that have a number."""
+        """Return a mask of the units of a region whose last access has this number."""
         hit = np.zeros(len(numbers), np.bool_)
         region.of(hit)[region.selection] = True
         hit &= numbers == number
@@ -266,14 +267,14 @@ class PlaceMap:
 
     # -- never-written memory -----------------------------------------------------------------------------------
     def all_defined(self, ptr: int, extent: Extent) -> bool:
-        """Return True if indexed writes have written the whole extent."""
+        """Return True if writes through indices have covered the whole extent."""
         if self.defined is None:
             return False
         region = self.within(ptr, extent)
         return bool(region.of(self.defined)[region.selection].all())
 
     def defined_bytes(self, begin: int, end: int) -> Array:
-        """Return a mask of the bytes of a range that indexed writes have written."""
+        """Return a mask of the bytes of a range that writes through indices have covered."""
         found = np.zeros(end - begin, np.bool_)
         if self.defined is not None:
             low, high = max(begin, self.start), min(end, self.end)
@@ -286,7 +287,7 @@ class PlaceMap:
         return found
 
     def undefined_of(self, access: PartialAccess) -> Array:
-        """Return a mask of the units of an access that no indexed write has written.
+        """Return a mask of the units of an access that no write through indices has covered.
 
         Raises:
             NotKnown: See the class.
@@ -300,7 +301,7 @@ class PlaceMap:
 
     def meets(self, access: PartialAccess, ptr: int, extent: Extent) -> bool:
         """Return True if an access in the map touches a unit of a layout."""
-        other = self.within(ptr, extent)  # first, because it may make the units smaller
+        other = self.within(ptr, extent)  # must be computed first, because it may make the units smaller
         return self.share(self.region(access), other)
 
     def share(self, one: Region, other: Region) -> bool:
@@ -315,9 +316,7 @@ Named = tuple[int, Meta, Touches, Sequence[Array]]
 
 
 def meets(one: Named, other: Named | tuple[int, Extent]) -> bool:
-    """Return True if elements that indices select overlap others, or a layout. True if deciding takes too much
-    memory.
-    """
+    """Return True if selected elements overlap others or a layout, or if that is too expensive to decide."""
     start, end = one[0], one[0] + one[1].span
     if len(other) == 4:
         start, end = min(start, other[0]), max(end, other[0] + other[1].span)
@@ -335,7 +334,7 @@ def meets(one: Named, other: Named | tuple[int, Extent]) -> bool:
 
 
 class Region:
-    """Some units of a map: an array of a shape and strides from `first` on, in units, and a selection of it."""
+    """A set of units of a map: a strided array that begins at unit `first`, and a selection of its elements."""
 
     __slots__ = ("first", "selection", "shape", "strides")
 
@@ -343,13 +342,13 @@ class Region:
         self.first, self.shape, self.strides, self.selection = first, shape, strides, selection
 
     def of(self, array: Array) -> Array:
-        """Return a view of an array of the map's units, from which `selection` selects the region."""
+        """Return the view of an array of units that has the region's shape and strides; `selection` indexes it."""
         size = array.itemsize
         return as_strided(array[self.first :], self.shape, [step * size for step in self.strides])
 
 
 def _distinct(numbers: Array) -> list[int]:
-    """Return the distinct numbers of an array, by a table if they are close together."""
+    """Return the distinct numbers of an array. A table finds them if they are close together."""
     named = numbers[numbers > 0]
     if not named.size:
         return []
@@ -362,7 +361,7 @@ def _distinct(numbers: Array) -> list[int]:
 
 
 def _inner_run(shape: list[int], strides: list[int], itemsize: int, selection: tuple[Any, ...]) -> int:
-    """Remove the last dimensions that are selected as a whole and contiguous; return their bytes."""
+    """Remove the last dimensions that are contiguous and selected completely, and return their bytes."""
     run = itemsize
     while (
         shape and _is_whole(selection, len(shape) - 1, shape[-1]) and (shape[-1] == 1 or strides[-1] == run)

@@ -21,7 +21,7 @@ Wholes = list[tuple[int, Extent]]
 
 
 class PendingRead:
-    """A read of memory that was partly written through indices that are not known yet.
+    """A read of memory that was partly written through indices which are not known yet.
 
     Attributes:
         changed: True if the command writes the whole cell as well as reading it.
@@ -57,7 +57,7 @@ class UnwrittenReads:
         cell.checked = block.born
         wholes = self.wholes(cell)
         if any(covers(start, extent, cell.start, cell.extent) for start, extent in wholes):
-            return  # almost always: one command wrote all of it
+            return  # the usual case: one command wrote all of it
         places = block.places
         if places is not None and places.born == block.born and places.defines:
             self._deferred.ask(PendingRead(cell, command, changed, wholes, places))
@@ -65,7 +65,7 @@ class UnwrittenReads:
             self._report(command, block.site, changed)
 
     def note(self, access: PartialAccess) -> None:
-        """Record what depends on an access to selected elements if the memory is not completely written."""
+        """Record a partial access, if some of its memory was not written as a whole."""
         cell = access.cell
         if self.is_written(cell):
             return
@@ -77,12 +77,12 @@ class UnwrittenReads:
                 access.asks, access.is_awaited = self.wholes(cell), True
 
     def is_checked(self, cell: Cell) -> bool:
-        """Return False for memory that may be written unseen, or whose allocation is not known."""
+        """Return False for memory that the host or another process may write, or whose allocation is not known."""
         block = cell.block
         return not (self._findings.shares_memory or block is NOWHERE or block.host or cell.start == cell.end)
 
     def wholes(self, cell: Cell) -> Wholes:
-        """Return the parts of a cell and its neighbours that were written as a whole."""
+        """Return the parts of a cell and its neighbours that commands have written as a whole."""
         return [(c.start, c.extent) for c in (cell, *cell.neighbours) if c.is_written]
 
     def is_written(self, cell: Cell) -> bool:
@@ -93,12 +93,12 @@ class UnwrittenReads:
 
     # -- where indices name places ------------------------------------------------------------------------------
     def answer(self, question: PendingRead) -> None:
-        """Decide a read, after the accesses that it waited for have run."""
+        """Decide a pending read, after the accesses that it waited for have run."""
         if _is_unwritten(question.cell, question.wholes, question.places):
             self._report(question.command, question.site, question.changed)
 
     def places_read(self, access: PartialAccess, wholes: Wholes) -> None:
-        """Check a read of selected elements of memory of which only `wholes` is written as a whole."""
+        """Check a read of selected elements. Of their memory only `wholes` was written as a whole."""
         places = access.map
         places.draw()
         if access.indices is None:
@@ -112,7 +112,7 @@ class UnwrittenReads:
             self._report(access.command, access.site, False)
 
     def not_known(self, access: PartialAccess) -> None:
-        """Count the whole cell as written, because a command writes elements that will not be known."""
+        """Treat the whole cell as written, because a command writes elements that will stay unknown."""
         access.cell.assumed = access.born
         at = place((access.command[3], access.command[4]))
         made = _describe_allocation(access.site)
@@ -150,7 +150,7 @@ def _is_unwritten(cell: Cell, wholes: Wholes, places: PlaceMap | None) -> bool:
     wanted = touched_bytes(cell.start, cell.end, [(cell.start, cell.extent)])
     if places is not None:
         places.draw()
-    if touched is None or wanted is None:  # too large to draw
+    if touched is None or wanted is None:  # too large for a bitmap
         return not wholes and (places is None or not places.all_defined(cell.start, cell.extent))
     missing = (wanted == 1) & (touched == 0)
     if places is not None and missing.any():

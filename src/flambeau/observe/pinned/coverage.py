@@ -17,7 +17,7 @@ class Coverage:
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
         self._first = self._last = 0
-        # the bytes of all commands; those of the interval may be missing
+        # mask of the bytes written by all commands; it may lack those of the interval
         self._map: np.ndarray[Any, Any] | None = None
 
     def mark(self, offset: int, extent: Extent) -> None:

@@ -1,4 +1,4 @@
-"""Accesses of the host to memory that commands use: the race detector compares the two."""
+"""Accesses of the host to memory that commands use. The race detector compares both."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HostAccesses:
         self._detector = detector
 
     def add_command(self, use: PinnedUse, stream: int) -> None:
-        """Watch the host's accesses to pinned memory that the command which was just checked uses."""
+        """Watch the host's accesses to the pinned memory that the last checked command uses."""
         for cell in self._detector.shadow.overlapping(use.ptr, use.ptr + use.nbytes):
             self.cells[cell] = None
         cell = self._detector.shadow.cells[use.ptr, use.nbytes]
@@ -47,7 +47,7 @@ class HostAccesses:
         self._detector.pinned.on_command(use, last)
 
     def pending(self, ptr: int, nbytes: int) -> Iterator[tuple[Cell, str, Command]]:
-        """Yield the commands that use this host memory and that the host does not know to be done."""
+        """Yield the commands that use this host memory and that the host has not waited for."""
         for cell in list(self.cells):
             if cell.start < ptr + nbytes and ptr < cell.end:
                 accesses = [(READ, read) for read in cell.all_reads()]
@@ -64,7 +64,7 @@ class HostAccesses:
                     self._detector.pinned.on_host_write(ptr, extent)
 
     def on_export(self, ptr: int, nbytes: int, what: str, view: object) -> None:
-        """Record that another object exposes host memory while `view` lives (None: forever)."""
+        """Record that another object has access to host memory while `view` lives (None: forever)."""
         if self._detector.pinned.contains(ptr):
             with self._detector.lock:
                 if threading.get_ident() != self._detector.running:
@@ -129,8 +129,10 @@ class HostAccesses:
         self._report_unseen(window, second, when + (f" and before {second.place}" if site else ""), note)
 
     def report_look(self, window: Window, view: Export) -> None:
-        """Report a race with a view that the program created and dropped before it waited for the command that
-        writes the view's memory. Nothing observes the view's reads.
+        """Report a race with a view that the program created and dropped before it waited for the command that writes
+        its memory.
+
+        Nothing observes the view's reads.
         """
         assert view.site is not None
         second = self._unseen(READ, f"a read through {view.what}", view.start, view.end, view.site)
@@ -159,7 +161,7 @@ class HostAccesses:
             self.cells.pop(cell, None)
 
     def settle(self) -> None:
-        """Stop watching host memory whose commands are all known to be done."""
+        """Stop watching host memory if the host has waited for all its commands."""
         for cell in list(self.cells):
             if all(self._detector.all_know(a[0], a[1]) for a in cell.accesses()):
                 del self.cells[cell]

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 _UNTIL_END = "the end of the program"
 _ADOPTING = ("from_numpy()", "from_dlpack()")
-_LARGEST = 1 << 26  # bytes of a real GPU's copy that are compared: some 10 ms
+_LARGEST = 1 << 26  # bytes of the largest copy on a real GPU whose memory is compared: some 10 ms
 
 
 class PinnedUse(NamedTuple):
-    """A command's use of pinned memory. It keeps nothing alive.
+    """A command's use of pinned memory. It holds an address, and does not keep the memory alive.
 
     Attributes:
         kind: READ or WRITE.
@@ -123,14 +123,14 @@ class PinnedLifetime:
         return [view for view in self.exports if view.start < end and start < view.end and view.is_alive]
 
     def expect(self, start: int, end: int) -> None:
-        """Save the present contents of these bytes as the expected ones."""
+        """Save the present contents of these bytes for a later comparison."""
         if self.expected is None:
             self.expected = np.empty(self.block.end - self.block.start, np.uint8)
         at = start - self.block.start
         self.expected[at : at + end - start] = bytes_at(start, end - start)
 
     def difference(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the range of these bytes that were changed unseen; None if there is none."""
+        """Return the range of these bytes that changed without notice since `expect`; None if there is none."""
         if self.expected is None:
             return None
         for begin, stop in self.stale:
@@ -170,7 +170,7 @@ class Window:
         return self.command[3], self.command[4]
 
     def is_looked_through(self, view: Export, taken_meanwhile: bool) -> bool:
-        """Return True if a view was taken and dropped while the copy that writes the memory was pending."""
+        """Return True if a view was created and dropped while the copy that writes the memory was pending."""
         return self.kind is WRITE and taken_meanwhile and not view.is_alive and not view.is_adopted
 
     def overlaps(self, life: PinnedLifetime, start: int, end: int) -> bool:
@@ -191,7 +191,7 @@ class PinnedMemory:
     def __init__(self, detector: Detector) -> None:
         self.simulated = False
         self._detector = detector
-        self._first = self._end = 0  # addresses between which all of it lies
+        self._first = self._end = 0  # addresses between which all pinned memory lies
         self._lives: dict[int, PinnedLifetime] = {}  # address of a block -> its lifetime
         self._windows: dict[tuple[object, ...], Window] = {}
         self._changes: list[Change] = []  # changes that were not reported yet
@@ -229,7 +229,8 @@ class PinnedMemory:
                 other.is_adopted = True
             return
         export = Export(what, caller(2), ptr, ptr + nbytes, view)
-        same = export.key if view is None else None  # an address that was taken here before
+        # an address that the program took on this line before is replaced
+        same = export.key if view is None else None
         life.exports = [other for other in life.exports if other.is_alive and other.key != same]
         life.exports.append(export)
         life.exported = life.exported or export
@@ -263,7 +264,7 @@ class PinnedMemory:
         self._report_changes((command[3], command[4]))
 
     def guard_call(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Wrap a host function, which may use any memory in the order of its stream."""
+        """Wrap a host function, which may use any memory when its stream reaches it."""
 
         @wraps(call)
         def guard() -> None:
@@ -277,7 +278,7 @@ class PinnedMemory:
         return guard
 
     def host_waited(self) -> None:
-        """End the windows of the commands that the host now knows to be done."""
+        """End the windows of the commands that the host has now waited for."""
         known = self._detector.known
         over = [key for key, w in self._windows.items() if known.get(w.command[0], 0) >= w.command[1]]
         if not over and not self._changes:
@@ -295,7 +296,7 @@ class PinnedMemory:
             self._report_views(window, until)
 
     def end(self) -> None:
-        """Report what is pending, because the certificate is about to be given."""
+        """Report pending findings, because a certificate is about to be created."""
         for window in self._windows.values():
             self._look(window.life, window.start, window.end)
         self._report_changes(None)
@@ -330,7 +331,7 @@ class PinnedMemory:
         return life
 
     def _drop(self, keys: Sequence[tuple[object, ...]]) -> None:
-        """End windows whose memory the program has freed. The runtime waits for such copies."""
+        """End the windows of memory that the program has freed. The runtime waits for the copies."""
         for key in keys:
             self._report_views(self._windows.pop(key), "the end of the memory")
 
@@ -360,13 +361,13 @@ class PinnedMemory:
         return window
 
     def _is_comparable(self, window: Window) -> bool:
-        """Return True if only the host can change the bytes of a window on a real GPU, and comparing is cheap."""
+        """Return True if only the host can change a window's bytes on a real GPU, and comparing them is cheap."""
         start, end = window.start, window.end
         written = any(other.kind is WRITE for other in self._open_windows(window.life, start, end))
         return not written and end - start <= _LARGEST
 
     def _distrust(self, life: PinnedLifetime, start: int, end: int) -> None:
-        """Compare bytes for the last time, because a real GPU will write them at an unknown time."""
+        """Compare these bytes for the last time, because a real GPU will write them at an unknown time."""
         if not self.simulated:
             self._look(life, start, end)
             for window in self._open_windows(life, start, end):
@@ -376,7 +377,7 @@ class PinnedMemory:
         return (window for window in list(self._windows.values()) if window.overlaps(life, start, end))
 
     def _look(self, life: PinnedLifetime, start: int, end: int) -> None:
-        """Compare these bytes in windows with their expected contents."""
+        """Compare these bytes, where windows are open, with their expected contents."""
         changed = [
             found
             for window in self._open_windows(life, start, end)

@@ -12,7 +12,7 @@ from flambeau.observe.reporting.spots import SourceSpot, is_simple
 
 
 def earlier_call(scope: Scope, code: CodeType, agent: LogicalThread) -> SourceSpot | None:
-    """Return the call in a frame's function that ran `code` with a stream; None if the text is ambiguous.
+    """Return the call in a frame's function that ran `code` with a stream; None if the text allows several answers.
 
     It is the only call by the function's name. If there are several, it is the only one with the stream as
     an argument, or in a block that selects the stream.

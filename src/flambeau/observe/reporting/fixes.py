@@ -36,7 +36,7 @@ from flambeau.observe.reporting.spots import SourceSpot, insertion, is_comprehen
 from flambeau.observe.reports import Edit
 
 _CALLS = ("wait_stream", "record_stream", "synchronize", "wait")
-_MANY = 16  # frames that are examined
+_MANY = 16  # frames of the stack that are examined
 _ROOMS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 # packages of Flambeau that select streams, or call the program, while they run
 _SELECT_STREAMS = ("tape", "nn/parallel", "data", "cuda/graph", "distributed")
@@ -88,7 +88,7 @@ class Proposer:
             scopes = list(islice(live_scopes(), _MANY))
             self._is_direct = not any(room.startswith(_CALL_PROGRAM) for room in rooms)
             if any(room.startswith(_SELECT_STREAMS) for room in rooms):
-                self._current = ()  # the streams are not those of the program's statement
+                self._current = ()  # the package may have selected them, not the program
         else:
             scopes = [next((s for s in live_scopes(second) if s.site == second), Scope(None, second))]
             self._is_direct, self._device = True, -1  # the current device is not known
@@ -98,7 +98,9 @@ class Proposer:
 
     # -- fixes ----------------------------------------------------------------------------------------------
     def wait_stream(self, first: Site, earlier: LogicalThread, later: LogicalThread) -> Code | None:
-        """Return code that makes stream `later` wait for stream `earlier` after `first` and before what runs now."""
+        """Return code that makes stream `later` wait for stream `earlier`, to run between `first` and the present
+        statement.
+        """
         found = list(self._waits(first, earlier, later))
         return next((code for code in found if code.certain), found[0] if found else None)
 
@@ -113,7 +115,7 @@ class Proposer:
         yield from filter(None, [way(first, earlier, later) for way in others])
 
     def synchronize(self, first: Site, earlier: LogicalThread) -> Code | None:
-        """Return code that makes the host wait for stream `earlier` before what runs now."""
+        """Return code that makes the host wait for stream `earlier` before the present statement."""
         for depth, _ in self._candidates(first, earlier):
             if awaited := self._waiter(depth, earlier):
                 return self._before(depth, first, earlier, (f"{awaited.text}.synchronize()",))
@@ -149,7 +151,7 @@ class Proposer:
         return _insert_before(self._places[depth].spot, lines, self._is_certain(depth, first, earlier), hint)
 
     def _is_certain(self, depth: int, first: Site, earlier: LogicalThread) -> bool:
-        """Return True if the first access was issued before the statement at `depth` began, each time."""
+        """Return True if the first access was always issued before the statement at stack depth `depth` began."""
         if self._places[depth].spot.is_repeated_header:
             return False
         ran = [each.ran_before(first, earlier) for each in self._places[depth:]]
@@ -162,7 +164,7 @@ class Proposer:
         begin = spot_of(first)
         _, stream = _selected_at(begin)
         for depth, (scope, spot) in enumerate(self._places):
-            # the name refers to another stream by now
+            # the name refers to another stream now
             if begin is None or stream is None or is_simple(stream):
                 return None
             if scope.site[0] is not first[0] or stream.lineno >= spot.line:
@@ -197,7 +199,7 @@ class Proposer:
 
     # -- names ------------------------------------------------------------------------------------------------
     def _waiter(self, depth: int, agent: LogicalThread) -> StreamName | None:
-        """Return the name of a stream that must wait. The current stream always has a name."""
+        """Return the expression for the stream that must wait, which always exists for the current stream."""
         scope, spot = self._places[depth]
         cuda, found = cuda_module(spot.source), own_name(scope, agent, scope.site)
         if found is None and cuda and self._is_current(depth, agent):
@@ -206,7 +208,7 @@ class Proposer:
         return found or default_name(spot.source, agent)
 
     def _is_current(self, depth: int, agent: LogicalThread) -> bool:
-        """Return True if a stream is current where the statement of a scope begins."""
+        """Return True if a stream is current at the beginning of a scope's statement."""
         if agent.grouped or not self._is_live:
             # A collective begins after the current stream's work; other commands were enqueued on that
             # stream.
@@ -217,7 +219,7 @@ class Proposer:
 
 
 class _FrameSpot(NamedTuple):
-    """A frame of the program and its spot."""
+    """A frame of the program with its position in the program's text."""
 
     scope: Scope
     spot: SourceSpot
@@ -229,14 +231,14 @@ class _FrameSpot(NamedTuple):
         """
         code, offset = self.scope.site
         if first[0] is code and first[1] >= offset:
-            return True  # in an earlier iteration, or an earlier call
+            return True  # the first access ran in an earlier iteration, or in an earlier call
         if first[0] is code or (is_comprehension(first[0]) and first[0] in code.co_consts):
             begin = spot_of(first)
             return begin is not None and begin.statement is not self.spot.statement
         call = earlier_call(self.scope, first[0], earlier)
         if call is None:
             return None
-        # the running call led to it in an earlier iteration
+        # if it is the running call itself, an earlier iteration made it
         return call.statement is not self.spot.statement or call.node is self.spot.node
 
 
@@ -283,7 +285,7 @@ def synchronize_after(first: Site, earlier: LogicalThread, hint: str) -> Code | 
 
 
 def capture_wait(first: Site, second: Site) -> Code | None:
-    """Return a wait within a capture: the second access's stream waits for the first one's."""
+    """Return a wait within a graph capture: the second access's stream waits for the first one's."""
     begin, spot = spot_of(first), spot_of(second)
     if begin is None or spot is None or first[0] is not second[0] or not is_own_file(spot.source.path):
         return None
@@ -308,10 +310,10 @@ def _after_first(first: Site, earlier: LogicalThread, later: LogicalThread) -> C
     if block is None or stream is None or cuda is None or not is_simple(stream) or block.end_lineno is None:
         return None
     if any(isinstance(node, _LEAVE) for node in ast.walk(block)):
-        return None  # a line after it might not be reached
+        return None  # control flow might not reach a line after it
     text, same = ast.unparse(stream), earlier.device == later.device
     waiting = (
-        # On each device that runs the line.
+        # on each device that executes the line
         f"{cuda}.default_stream({f'{text}.device' if same else later.device})"
     )
     lines = (f"{waiting}.wait_stream({text})",)
@@ -320,20 +322,20 @@ def _after_first(first: Site, earlier: LogicalThread, later: LogicalThread) -> C
 
 
 def _insert_before(spot: SourceSpot, lines: tuple[str, ...], certain: bool = True, hint: str = "") -> Code:
-    """Return lines before the statement of a spot."""
+    """Return code to insert before the statement at a position in the program's text."""
     where = f"Before {line_place(spot.source.path, spot.line)} insert"
     return Code(where, lines, (spot.before(*lines),), certain, hint)
 
 
 def _selected_at(spot: SourceSpot | None) -> tuple[ast.stmt, ast.expr] | tuple[None, None]:
-    """Return the innermost `with` statement that selects a stream around a spot, and the stream; (None, None)
-    if none does.
+    """Return the innermost `with` statement around a position that selects a stream, and the stream; or (None,
+    None).
     """
     return next(spot.selections(), (None, None)) if spot is not None else (None, None)
 
 
 def _elsewhere(first: SourceSpot | None) -> str:
-    """Return advice for a stream without a name at its last use: how the first access's line calls it."""
+    """Return a hint about a stream that has no name at its last use: how the first access's line names it."""
     _, stream = _selected_at(first)
     if first is None or stream is None or not is_simple(stream):
         return ": keep it in a variable to wait for it alone"
@@ -342,7 +344,9 @@ def _elsewhere(first: SourceSpot | None) -> str:
 
 
 def _wait_lines(waiter: StreamName, awaited: StreamName) -> tuple[str, ...]:
-    """Return the wait. It is a loop if the waiting stream is another element of a container in each iteration."""
+    """Return the lines of the wait: a loop if the waiting stream is another element of a container in each
+    iteration.
+    """
     if waiter.varies and awaited.container and awaited.container == waiter.container:
         name = "other" if waiter.text != "other" else "another"
         return f"for {name} in {awaited.container}:", f"    {waiter.text}.wait_stream({name})"
@@ -350,7 +354,7 @@ def _wait_lines(waiter: StreamName, awaited: StreamName) -> tuple[str, ...]:
 
 
 def _rooms_called() -> list[str]:
-    """Return the files of the package, relative to it, that the program's present call goes through."""
+    """Return the files of the package, as relative paths, whose functions the program's present call runs."""
     rooms = []
     frame = sys._getframe(1)
     while frame.f_back is not None and is_inside(frame.f_code):

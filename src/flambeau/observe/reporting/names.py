@@ -17,7 +17,12 @@ _PACKAGES = ("torch", "flambeau")
 
 
 class StreamName(NamedTuple):
-    """An expression for a stream. `container` is a list that holds it, `varies` is True if iterations differ."""
+    """An expression for a stream.
+
+    Attributes:
+        container: The expression of a list that holds the stream; "" if there is none.
+        varies: True if the expression is another stream in each iteration of a loop.
+    """
 
     text: str
     container: str = ""
@@ -46,7 +51,7 @@ def own_name(scope: Scope, agent: LogicalThread, used: Site) -> StreamName | Non
 
 
 def _name_in_text(spot: SourceSpot, site: Site, agent: LogicalThread, used: Site) -> StreamName | None:
-    """Return the expression for a stream at a spot whose function has ended, from the text alone."""
+    """Return the expression for a stream at a position whose function has ended, from the program's text alone."""
     at_use = spot_of(used) if used[0] is site[0] else None
     selected = [stream for _, stream in at_use.selections()][:1] if at_use is not None else []
     names = [ast.unparse(stream) for stream in selected if is_simple(stream)]
@@ -60,7 +65,7 @@ def _name_in_text(spot: SourceSpot, site: Site, agent: LogicalThread, used: Site
 
 
 def target_of(spot: SourceSpot) -> str | None:
-    """Return the variable that the value of a spot's node is assigned to."""
+    """Return the variable that receives the value of the expression at this position."""
     for inner, around in spot.within_function():
         if isinstance(around, ast.Assign) and len(around.targets) == 1:
             target = around.targets[0]
@@ -79,14 +84,14 @@ def target_of(spot: SourceSpot) -> str | None:
 
 
 def default_name(source: SourceFile, agent: LogicalThread) -> StreamName | None:
-    """Return the call that returns a default stream."""
+    """Return the expression for a default stream, such as `torch.cuda.default_stream()`."""
     cuda = cuda_module(source)
     is_default = agent.ordinal == 0 and not agent.captured
     return StreamName(f"{cuda}.default_stream({agent.device})") if cuda and is_default else None
 
 
 def cuda_module(source: SourceFile) -> str | None:
-    """Return the file's name for `torch.cuda`; None if it knows neither that nor `torch`."""
+    """Return the file's expression for `torch.cuda`; None if it imports neither that nor `torch`."""
     found: list[str] = []
     for node in source.imports:
         if isinstance(node, ast.Import):
@@ -108,7 +113,7 @@ def root_of(text: str) -> str:
 
 
 def stream_of(agent: LogicalThread) -> Callable[[Any], bool]:
-    """Return a test for objects that are the program's handle of a stream."""
+    """Return a predicate that is True for the program's Stream objects of a logical thread."""
 
     def is_stream(value: Any) -> bool:
         if not has_method(value, "wait_stream"):
@@ -120,7 +125,7 @@ def stream_of(agent: LogicalThread) -> Callable[[Any], bool]:
 
 
 def work_on(agent: LogicalThread) -> Callable[[Any], bool]:
-    """Return a test for the work of collectives on a stream."""
+    """Return a predicate that is True for the work objects of collectives on a stream."""
     is_stream = stream_of(agent)
 
     def is_work(value: Any) -> bool:
@@ -130,7 +135,7 @@ def work_on(agent: LogicalThread) -> Callable[[Any], bool]:
 
 
 def has_value(scope: Scope, node: ast.expr, wanted: Callable[[Any], bool]) -> bool:
-    """Return True if a simple expression has a value in a scope that `wanted` accepts."""
+    """Return True if a simple expression has a value in a scope and `wanted` accepts it."""
     try:
         return wanted(scope.value_of(node))
     except (LookupError, ValueError, TypeError):
@@ -143,16 +148,14 @@ def _container(scope: Scope, wanted: Callable[[Any], bool]) -> str:
 
 
 def _varies(scope: Scope, node: ast.expr) -> bool:
-    """Return True if a loop around the scope's statement changes the meaning of an expression."""
+    """Return True if a loop around the scope's statement changes the value of an expression."""
     assert scope.spot is not None
     names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
     return any(names & _targets(loop) for loop in scope.spot.parents())
 
 
 def _stale_targets(scope: Scope) -> set[str]:
-    """Return the variables of loops that do not contain the scope's statement: leftovers of their last
-    iteration.
-    """
+    """Return the variables of loops that do not contain the scope's statement: they hold values of other iterations."""
     assert scope.spot is not None
     around = set(scope.spot.parents())
     stale: set[str] = set()

@@ -13,8 +13,7 @@ _INDIRECT = {"backward", "grad", "step", "replay"}
 
 
 def tensor_name(spot: SourceSpot, site: Site, operand: int, allocated: Site | None) -> str | None:
-    """Return the expression of an operand of the operation at a spot, if it has that value before the
-    statement.
+    """Return the program's expression for an operand, if it has this value before the statement runs.
 
     Args:
         site: The call site of the spot.
@@ -22,7 +21,7 @@ def tensor_name(spot: SourceSpot, site: Site, operand: int, allocated: Site | No
         allocated: The call site of its allocation: the variable that took the result is likely the operand.
     """
     if allocated == site:
-        return None  # the operation's own temporary
+        return None  # a temporary inside of the operation
     names = [ast.unparse(x) for x in _operands(spot.node) if is_simple(x)]
     names = [name for name in names if root_of(name) not in spot.source.imported]
     creation = spot_of(allocated)
@@ -39,7 +38,7 @@ def tensor_name(spot: SourceSpot, site: Site, operand: int, allocated: Site | No
 
 
 def _runs_other_operations(node: ast.AST) -> bool:
-    """Return True for `loss.backward()` and the like: the tensors that they use are not those that they name."""
+    """Return True for calls such as `loss.backward()`, whose kernels use tensors that the call does not name."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _INDIRECT
 
 

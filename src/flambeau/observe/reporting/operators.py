@@ -9,9 +9,9 @@ from flambeau.driver.api import AUTOCAST, kernel_notes
 from flambeau.observe.reporting.source_file import last_name, source_file
 from flambeau.observe.reporting.spots import is_comprehension, is_simple, spot_of
 
-ACCESS = "an access"  # the host's access without an operator: `item`, `tolist`, `print`
+ACCESS = "an access"  # a host access that belongs to no operator: `item`, `tolist`, `print`
 _DIRECTIONS = {"copy_in": "copy to the device", "copy_out": "copy to the host"}
-_MANY_USES = ("copy", "fill")  # kernels of several operators: `clone` and `to`, `zero_` and `full`
+_MANY_USES = ("copy", "fill")  # kernels that serve several operators: `clone` and `to`, `zero_` and `full`
 _ROOMS = ("linalg", "special")
 
 
@@ -56,16 +56,14 @@ def _noted_name(kernel: str) -> str:
 
 
 def reads_as_well(kernel: str, site: Site) -> bool:
-    """Return True if a command that writes one of its operands in place reads it as well, as far as its line
-    shows.
-    """
+    """Return True if a command that writes an operand in place also reads it, as far as its line shows."""
     name = kernel_name(kernel)
     overwrites = name in kernel_notes and kernel_notes[name].overwrites
     return not overwrites and _called_function(site)[0] == f"{name}_"
 
 
 def repetition(first: Site, second: Site) -> str:
-    """Return "of a previous iteration", or "of a previous call", if the first use was; else ""."""
+    """Return "of a previous iteration" or "of a previous call" if the first use was in one; else ""."""
     if first[0] is not second[0] or first[1] < second[1]:
         return ""
     begin, spot = spot_of(first), spot_of(second)

@@ -104,7 +104,7 @@ class Scope:
 
 
 def _names_torch(names: dict[str, Any]) -> list[str]:
-    """Return the names of `torch` in a file that does not import it itself, such as a cell of a notebook."""
+    """Return the names of `torch` in a file that does not import it, such as a cell of a notebook."""
     return [
         name for name, value in names.items() if isinstance(value, ModuleType) and value.__name__ in _PACKAGES
     ]
@@ -130,7 +130,7 @@ def live_scopes(second: Site | None = None) -> Iterator[Scope]:
 
 
 def attributes(value: Any) -> dict[str, Any]:
-    """Return an instance's attributes by name, without calling its code. Submodules are attributes, too."""
+    """Return an instance's attributes by name, without running its code. Submodules are attributes, too."""
     try:
         found = dict(object.__getattribute__(value, "__dict__"))
     except (AttributeError, TypeError):
@@ -154,12 +154,14 @@ def has_method(value: Any, name: str) -> bool:
 
 
 def _is_given_by_a_person(name: str) -> bool:
-    """Return True for names that a person gave: not `__builtins__`, nor the `_`, `_1`, `.0` of interpreters."""
+    """Return True for names that the program's author chose: not `__builtins__`, nor an interpreter's `_`, `_1`,
+    `.0`.
+    """
     return name.isidentifier() and not name.startswith("__") and bool(name.strip("_0123456789"))
 
 
 def _parts(text: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """Yield the items of a container, or the attributes of an instance, as expressions with their values."""
+    """Yield the items of a container, or the attributes of an instance: (expression, value)."""
     if id(value) in seen or isinstance(value, _PLAIN):
         return
     seen.add(id(value))
@@ -176,7 +178,9 @@ def _parts(text: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
 
 
 def _public(value: Any) -> dict[str, Any]:
-    """Return the program's entries of an instance or module; for Flambeau's own instances, the submodules."""
+    """Return the attributes of an instance or module that the program set; for Flambeau's own instances, the
+    submodules.
+    """
     if isinstance(value, ModuleType):
         path = getattr(value, "__file__", None) or ""
         own = path and is_own_file(path) and value.__name__.partition(".")[0] not in _PACKAGES

@@ -81,7 +81,7 @@ class SourceFile:
         return found
 
     def parents(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes around `node`, the innermost first."""
+        """Yield the syntax nodes that contain `node`, innermost first."""
         while (found := self._parents.get(node)) is not None:
             yield found
             node = found
@@ -119,7 +119,9 @@ class SourceFile:
         return None
 
     def _begins_line(self, statement: ast.stmt) -> bool:
-        """Return True if a line with the statement's indentation may stand before it (not before an `elif`)."""
+        """Return True if another statement may be inserted before this one on a line of its indentation (not before an
+        `elif`).
+        """
         line = self.lines[statement.lineno - 1].encode()
         before, after = line[: statement.col_offset], line[statement.col_offset :]
         return not before.strip() and not (isinstance(statement, ast.If) and after.startswith(b"elif"))
@@ -154,27 +156,27 @@ def _parse(path: str, text: _FileLines) -> SourceFile | None:
 
 
 def last_name(node: ast.AST) -> str:
-    """Return `c` of `a.b.c`, `a` of the name `a`; "" of anything else."""
+    """Return `c` for `a.b.c`, `a` for the name `a`, "" for anything else."""
     return str(getattr(node, "attr", getattr(node, "id", "")))
 
 
 def first_line(node: ast.AST) -> int:
-    """Return the line at which a statement or an expression begins, its decorators included."""
+    """Return the first line of a statement or an expression, decorators included."""
     decorators = getattr(node, "decorator_list", ())
     return min([getattr(node, "lineno", 0), *[decorator.lineno for decorator in decorators]])
 
 
 def _parts(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that a node consists of and that have a position."""
+    """Yield the parts of a syntax node that have a position."""
     for child in ast.iter_child_nodes(node):
         if hasattr(child, "lineno"):
             yield child
-        else:  # an `arguments`, a `comprehension`, a `withitem`
+        else:  # a node without a position: `arguments`, `comprehension`, `withitem`
             yield from _parts(child)
 
 
 def _position(node: ast.AST) -> Position:
-    """Return the begin and the end of a node. Decorators belong to what they decorate."""
+    """Return the first and last position of a syntax node. Decorators belong to the decorated definition."""
     end, end_column = getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)
     return first_line(node), getattr(node, "col_offset", 0), end, end_column
 
@@ -186,7 +188,7 @@ def _holds(node: ast.AST, position: Position) -> bool:
 
 
 def _bound_name(node: ast.AST) -> str:
-    """Return the variable that a node binds; "" if it binds none."""
+    """Return the variable that a syntax node binds; "" if it binds none."""
     if isinstance(node, ast.Name):
         return node.id if isinstance(node.ctx, ast.Store) else ""
     if isinstance(node, ast.alias):

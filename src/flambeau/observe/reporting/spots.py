@@ -16,7 +16,7 @@ _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
 class SourceSpot(NamedTuple):
-    """A place in the program's text.
+    """A position in the program's text: a syntax node and the statement around it.
 
     Attributes:
         source: The file.
@@ -35,20 +35,20 @@ class SourceSpot(NamedTuple):
 
     @property
     def function(self) -> ast.AST:
-        """Return the innermost function around the node, or the module."""
+        """Return the innermost function around the syntax node, or the module."""
         return next((n for n in self.parents() if isinstance(n, FUNCTIONS)), self.source.tree)
 
     @property
     def class_of(self) -> ast.AST | None:
-        """Return the innermost class around the node."""
+        """Return the innermost class definition around the syntax node."""
         return next((n for n in self.parents() if isinstance(n, ast.ClassDef)), None)
 
     def parents(self) -> Iterator[ast.AST]:
-        """Yield the nodes around the node, the innermost first."""
+        """Yield the syntax nodes that contain this one, innermost first."""
         return self.source.parents(self.node)
 
     def within_function(self) -> Iterator[tuple[ast.AST, ast.AST]]:
-        """Yield the nodes around the node up to its function, each after the part of it that the node is in."""
+        """Yield the syntax nodes from this one out to its function, each with the child that contains this one."""
         inner = self.node
         for around in self.parents():
             if isinstance(around, FUNCTIONS):
@@ -57,7 +57,7 @@ class SourceSpot(NamedTuple):
             inner = around
 
     def selections(self) -> Iterator[tuple[ast.stmt, ast.expr]]:
-        """Yield the streams that `with` statements of the function select around the node, innermost first.
+        """Yield the streams that `with` statements of the function select at this position, innermost first.
 
         That is the argument of `torch.cuda.stream(...)`, of `torch.cuda.graph(..., stream=...)`, or the
         item itself.
@@ -69,7 +69,7 @@ class SourceSpot(NamedTuple):
                         yield around, stream
 
     def loop_with(self, other: SourceSpot) -> ast.stmt | None:
-        """Return the innermost loop of the function whose repeated part holds this node and another one."""
+        """Return the innermost loop of the function whose body contains this node and another one."""
         around_other = {other.node, *other.parents()}
         for inner, around in self.within_function():
             repeats = isinstance(around, FOR) and inner is not around.iter
@@ -80,7 +80,7 @@ class SourceSpot(NamedTuple):
 
     @property
     def is_repeated_header(self) -> bool:
-        """Return True in the condition of a `while` and the iterable of a `for`: no line can be inserted before each
+        """Return True in the condition of a `while` or the iterable of a `for`, where no line can precede each
         evaluation.
         """
         for inner, around in self.within_function():
@@ -93,7 +93,7 @@ class SourceSpot(NamedTuple):
         return False
 
     def around(self, node: ast.expr, before: str, after: str) -> tuple[Edit, Edit]:
-        """Return the insertions of text before and after an expression."""
+        """Return the edits that insert text before and after an expression."""
         assert node.end_lineno is not None and node.end_col_offset is not None
         begin = self._at(node.lineno, node.col_offset, before)
         return begin, self._at(node.end_lineno, node.end_col_offset, after)
@@ -104,11 +104,11 @@ class SourceSpot(NamedTuple):
         return Edit(self.source.path, line, column, text)
 
     def before(self, *lines: str) -> Edit:
-        """Return the insertion of lines before the statement."""
+        """Return the edit that inserts lines before the statement."""
         return insertion(self.source, self.line, self.statement, lines)
 
     def is_bound(self, name: str, code: CodeType) -> bool:
-        """Return True if a variable is always bound before the statement, as far as the text shows.
+        """Return True if a variable certainly has a value before the statement, as far as the text shows.
 
         Args:
             code: The code of the function.
@@ -120,7 +120,7 @@ class SourceSpot(NamedTuple):
 
 
 def spot_of(site: Site | None) -> SourceSpot | None:
-    """Return the spot of a call site; None if its text cannot be read, or no line can be inserted before it."""
+    """Return the position in the text of a call site; None if the text is not readable or no line can precede it."""
     source = source_file(site[0]) if site is not None else None
     node = source.node_at(site) if source is not None and site is not None else None
     statement = source.statement_of(node) if source is not None and node is not None else None
@@ -128,7 +128,7 @@ def spot_of(site: Site | None) -> SourceSpot | None:
 
 
 def insertion(source: SourceFile, line: int, like: ast.stmt, lines: tuple[str, ...]) -> Edit:
-    """Return the insertion of lines before a line, with the indentation of a statement."""
+    """Return the edit that inserts lines before a line, with the indentation of a statement."""
     text = source.lines[like.lineno - 1]
     indent = text[: len(text) - len(text.lstrip())]
     return Edit(source.path, line, 0, "".join([f"{indent}{added}\n" for added in lines]))
@@ -142,7 +142,7 @@ def is_comprehension(code: CodeType) -> bool:
 
 
 def is_simple(node: ast.AST) -> bool:
-    """Return True for names, their attributes and constant items: expressions without a call."""
+    """Return True for names, their attributes, and items at a constant or a name: expressions without a call."""
     if isinstance(node, ast.Attribute):
         return is_simple(node.value)
     if isinstance(node, ast.Subscript):
