@@ -31,9 +31,7 @@ Access = tuple[int, int]
 
 
 def spans(part: Collective, rank: int, size: int) -> tuple[Access | None, Access | None]:
-    """Return the ranges that a contribution writes at its target and reads at its source; None if there is
-    none.
-    """
+    """Return the ranges of memory that a contribution writes and reads; None for one that it lacks."""
     nbytes = part.count * part.dtype.itemsize
     written = read = nbytes
     if part.kind == "all_gather":
@@ -86,7 +84,7 @@ class Course:
 
 
 def orders(call: Collective, rank: int, other: int) -> bool:
-    """Return True if `other`'s contribution ends after the commands before `rank`'s: data flows from `rank` to
+    """Return True if `other`'s contribution ends after the commands before `rank`'s, because data flows from `rank` to
     `other`.
     """
     if call.kind == "broadcast":
@@ -99,7 +97,7 @@ def orders(call: Collective, rank: int, other: int) -> bool:
 
 
 def describe(call: Collective, called: Sequence[int] = ()) -> str:
-    """Return a description of a contribution. `called` are the program's own numbers of the ranks."""
+    """Return a description of a contribution. `called` holds the rank numbers that the program uses."""
     peer = called[call.peer] if called and 0 <= call.peer < len(called) else call.peer
     text = f"{call.kind} of {call.count} {call.dtype.name}"
     if call.kind in REDUCING:
@@ -144,7 +142,7 @@ def perform(
 
 
 def _source(call: Collective, rank: int, size: int, window: Callable[[int, int], Array]) -> Array:
-    """Return a copy of the range that a contribution reads, because its target may be the same memory."""
+    """Return a copy of the range that a contribution reads, because it may overlap the target."""
     _, read = spans(call, rank, size)
     data = np.empty(0, np.uint8) if read is None or not read[1] else window(*read).copy()
     return data.view(call.dtype.numpy)
@@ -172,7 +170,7 @@ def _word(op: str | PreMul) -> str:
 
 
 def reduce_arrays(arrays: Sequence[Array], op: str) -> Array:
-    """Reduce arrays of one dtype in their order, by the rules in the module's docstring."""
+    """Reduce arrays of one dtype from the first to the last, by the rules in the module's docstring."""
     kind, size = arrays[0].dtype, len(arrays)
     if kind in _PARTS:
         return reduce_arrays([array.view(_PARTS[kind]) for array in arrays], op).view(kind)
@@ -200,7 +198,7 @@ _PARTS = {  # complex numbers are reduced as pairs of real numbers
 
 
 def check(call: Collective, rank: int, size: int) -> None:
-    """Check a contribution by itself.
+    """Check the arguments of a contribution without those of other members.
 
     Raises:
         DriverError: If no communicator of this size can run it.

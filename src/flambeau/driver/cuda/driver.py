@@ -141,7 +141,7 @@ class CudaDriver:
             table.clear()
 
     def _give_back(self, device: CudaDevice) -> None:
-        """Free everything of one device, in the order in which its work may need it. Failures are ignored."""
+        """Free all resources of one device, in the order in which its work may need them. Errors are ignored."""
         self._contexts.enter(device)
         cu.cuCtxSynchronize()
         for graph in [g for g in self._graphs.values() if g.device is device]:
@@ -323,8 +323,8 @@ class CudaDriver:
             raise error_of(code)
 
     def event_ended(self, event: int) -> bool:
-        """Return True if an event is done, for a thread that only looks on: it neither raises nor takes what others
-        wait for.
+        """Return True if an event is complete. The call raises nothing and takes no pending error, so that a watchdog
+        can poll.
 
         Another thread's capture goes on. True for a destroyed event, and on a device that has failed.
         """
@@ -485,7 +485,7 @@ class CudaDriver:
 
     def graph_destroy(self, graph: int) -> None:
         found = self._graph(graph)
-        if found.capture.calls:  # launches under way may still call them
+        if found.capture.calls:  # running launches may still call them
             check(cu.cuCtxSynchronize())
         found.destroy()
         self._forget_capture(found.capture)
@@ -539,7 +539,9 @@ class CudaDriver:
         self._communicators.leave(comm, abort)
 
     def comm_forget(self, comm: int) -> None:
-        """Drop a communicator at the end of the process: `comm_destroy` may wait for members that never call it."""
+        """Drop a communicator at the end of the process, because `comm_destroy` may wait for members that never call
+        it.
+        """
         self._communicators.forget(comm)
 
     def comm_error(self, comm: int) -> str | None:

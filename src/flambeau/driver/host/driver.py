@@ -33,7 +33,7 @@ from flambeau.driver.api import (
 Array = np.ndarray[Any, Any]
 
 _DEFAULT = -1  # the handle of the default stream
-_KEPT = 256  # sets of addresses that an executable remembers
+_KEPT = 256  # number of address sets for which an executable caches arrays
 _ALIGNMENT = 512  # required by `mem_alloc`; PyTorch's CPU tensors are aligned to 64
 
 
@@ -299,7 +299,7 @@ class HostDriver:
         return HostExecutable(launch)
 
     def generic(self, launch: Launch, index: int) -> None:
-        """Return None: reference implementations are made for one shape."""
+        """Return None, because a reference implementation is created for one shape."""
 
     def unload(self, exe: Executable) -> None:
         self._check_open()

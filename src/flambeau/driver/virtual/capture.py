@@ -82,7 +82,7 @@ class VirtualCapture:
         return self.mode == "global" or (self.mode == "thread_local" and self.thread == threading.get_ident())
 
     def spoil(self) -> None:
-        """Invalidate the capture, so that it yields no graph."""
+        """Invalidate the capture. Its end then raises and returns no graph."""
         self._spoiled = True
 
     def end(self) -> None:
@@ -116,7 +116,7 @@ def _before(last: Command | None) -> Iterator[Command]:
 
 
 class Captures:
-    """The active captures.
+    """The active captures of a machine.
 
     Attributes:
         of: captured stream -> its capture.

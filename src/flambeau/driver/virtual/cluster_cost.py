@@ -29,7 +29,7 @@ Cost = tuple[int, int]
 
 
 def cluster_ns(kind: str, nbytes: int, places: Sequence[int], profile: Profile) -> Cost:
-    """Return the cost of a collective of the GPUs `places`, which are numbered node by node.
+    """Return the time of a collective among the GPUs `places`, which are numbered node by node.
 
     `nbytes` is the size of one member's count.
     """
@@ -59,7 +59,7 @@ def _all_reduce(nbytes: int, size: int, nodes: int, profile: Profile) -> Cost:
 
 
 def _way(size: int, nodes: int, profile: Profile) -> float:
-    """Return the bytes a second that pass through a node."""
+    """Return the bytes per second that can pass through a node."""
     assert profile.cluster is not None
     return min(profile.links.ring, max(size // nodes, 1) * profile.cluster.rail)
 

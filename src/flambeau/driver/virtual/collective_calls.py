@@ -27,7 +27,7 @@ from flambeau.driver.virtual.streams import Queues
 
 
 class Nccl:
-    """The collectives of a machine. `outside` returns the transport to members of other processes, or None."""
+    """The collectives of a machine. `outside` returns the transport to members in other processes, or None."""
 
     def __init__(
         self,

@@ -18,11 +18,9 @@ from flambeau.driver.virtual.memory.arena import Arena
 
 
 class Contents:
-    """The effects of commands on device data. With `poison`, memory is filled with poison before its first
-    use.
-    """
+    """The effects of commands on device memory. With `poison`, memory without contents is filled with poison."""
 
-    moves = True  # False in subclasses without data
+    moves = True  # subclasses without data set False
 
     def __init__(self, machine: SimulatedMachine, poison: bool) -> None:
         self._machine = machine

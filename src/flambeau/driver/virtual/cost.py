@@ -17,9 +17,10 @@ from flambeau.driver.api import MatrixProduct, Work
 from flambeau.driver.virtual.profile import Links, Profile
 
 _SATURATING_SHARE = 4  # one SM uses at most this many times its share of the bandwidth
-_THREADS_OF_A_BLOCK = 1024  # elements, with several to a thread
-_INSTRUCTIONS_OF_A_CYCLE = 128  # four schedulers issue to 32 lanes each
-_STAGING_BUFFER = 1 << 19  # bytes; from where on copies to pageable memory reach their rate
+_THREADS_OF_A_BLOCK = 1024  # elements that a block processes: a thread handles several
+# instructions that a multiprocessor starts in a cycle: four schedulers, 32 lanes each
+_INSTRUCTIONS_OF_A_CYCLE = 128
+_STAGING_BUFFER = 1 << 19  # bytes of the staging buffer; larger copies of pageable memory reach the full rate
 _CLOCK_SHARE = 0.886  # the share of the boost clock under load
 # Data up to L2 * (SHARE - EDGE) stays in the cache, from L2 * SHARE on none does.
 _L2_SHARE, _L2_EDGE = 0.9, 0.55
@@ -41,7 +42,7 @@ def kernel_sms(work: Work, profile: Profile) -> int:
 
 
 def kernel_ns(work: Work, profile: Profile) -> int:
-    """Return the nanoseconds of a launch after the start of its first kernel."""
+    """Return the nanoseconds of a launch from the start of its first kernel."""
     blocks = min(max(-(-work.threads // _THREADS_OF_A_BLOCK), 1), profile.sms)
     memory = work.nbytes / (
         memory_rate(work.resident, profile) * min(1.0, blocks * _SATURATING_SHARE / profile.sms)
@@ -54,7 +55,9 @@ def kernel_ns(work: Work, profile: Profile) -> int:
 
 
 def memory_rate(resident: float, profile: Profile) -> float:
-    """Return the bytes a second of a kernel whose data has `resident` bytes: of the L2 cache or of the memory."""
+    """Return the bytes per second that a kernel with `resident` bytes of data moves, from the L2 cache or from
+    memory.
+    """
     cached = (_L2_SHARE * profile.l2 - resident) / (_L2_EDGE * profile.l2) if profile.l2 else 0.0
     hits = min(max(cached, 0.0), 1.0)
     return 1 / (hits / profile.l2_bandwidth + (1 - hits) / (profile.bandwidth * profile.efficiency.bandwidth))
@@ -68,7 +71,7 @@ def memory_rate(resident: float, profile: Profile) -> float:
 
 
 def product_seconds(product: MatrixProduct, profile: Profile) -> float:
-    """Return the seconds of matrix products without the start of a kernel. See Note [The time of a product]."""
+    """Return the seconds of matrix products, without the start of their kernel. See Note [The time of a product]."""
     half = product.rate in _HALF_RATES
     rate = peak(product.rate, profile) * product.share / profile.sms
     step = (_STEP_NS if half else _STEP_NS_OF.get(product.rate, _SLOW_STEP_NS)) * 1e-9
@@ -115,7 +118,7 @@ def _tiled_seconds(
 
 
 def peak(rate: str, profile: Profile) -> float:
-    """Return the operations a second of the whole device. Kinds that it lacks run at float32's rate."""
+    """Return the operations per second of the whole device. A kind that it lacks runs at float32's rate."""
     for kind in (_KINDS.get(rate, rate), "float32"):
         value = getattr(profile.rates, kind, None)
         if value is not None:
@@ -132,7 +135,7 @@ def cycles_ns(cycles: int, profile: Profile) -> int:
 
 
 def bytes_ns(nbytes: int, rate: float) -> int:
-    """Return the nanoseconds of moving bytes at a rate in bytes a second."""
+    """Return the nanoseconds that moving bytes takes at a rate in bytes per second."""
     return round(nbytes * 1e9 / rate)
 
 
@@ -146,7 +149,7 @@ def staged_out_ns(nbytes: int, links: Links) -> int:
 
 
 def local_copy_ns(nbytes: int, profile: Profile) -> int:
-    """Return the nanoseconds of a copy within a device, which reads and writes its memory."""
+    """Return the nanoseconds of a copy within a device, which both reads and writes its memory."""
     return bytes_ns(2 * nbytes, profile.bandwidth * profile.efficiency.bandwidth)
 
 
@@ -216,16 +219,14 @@ def collective_ns(kind: str, nbytes: int, size: int, wire: Wire) -> tuple[int, i
 
 
 def ring_of(indices: Sequence[int], rule: str) -> list[int]:
-    """Return the devices in an order in which neighbours are linked, and the last with the first, if there is
-    one.
-    """
+    """Return the devices in a ring order in which neighbours are linked; in the given order if there is none."""
     found = [indices[0]]
     left = [i for i in indices if i != indices[0]]
     return found + left if rule != "cube-mesh" else (_closed_ring(found, left, rule) or [*found, *left])
 
 
 def _closed_ring(found: list[int], left: list[int], rule: str) -> list[int] | None:
-    """Return a ring that begins with `found` and contains `left`; None if there is none."""
+    """Return a ring that begins with `found` and contains all of `left`; None if there is none."""
     if not left:
         return found if are_linked(found[-1], found[0], rule) else None
     for index in left:

@@ -25,12 +25,12 @@ class VirtualDevice:
         self.arena = arena
         self.state = DeviceState(index)
         self.default = SimulatedStream(default, self.state, 0, "the default stream")
-        self.sides = 0  # side streams that the program has created
+        self.sides = 0  # number of side streams that the program has created
         self.state.streams[default] = self.default
         self.processors = Processors(sms)
         self.inward = TransferLane()
         self.outward = TransferLane()
         self.links: dict[int, TransferLane] = {}  # peer -> link, created at its first use
         self.peers: set[int] = set()  # devices whose memory this device may access
-        # memory shared with other processes; None until there is any
+        # memory shared with other processes; None if there is none
         self.shared_pages: SharedPages | None = None

@@ -448,7 +448,7 @@ class VirtualDriver:
             return self._launches.load(launch, index)
 
     def generic(self, launch: Launch, index: int) -> None:
-        """Return None: reference implementations are made for one shape."""
+        """Return None, because a reference implementation is created for one shape."""
 
     def unload(self, exe: Executable) -> None:
         self._machine.check_open()
@@ -516,12 +516,12 @@ class VirtualDriver:
             return self._nccl.create(unique, size, members, called, name)
 
     def go_on(self, other: Awaited | None) -> None:
-        """Let devices progress while the host waits for something else; see `VirtualCommunicators.go_on`."""
+        """Let the devices progress while the host waits for something else; see `VirtualCommunicators.go_on`."""
         with self._lock:
             self._comms.go_on(other)
 
     def ask_around(self) -> None:
-        """Let devices progress while the host polls something else; see `VirtualCommunicators.ask_around`."""
+        """Let the devices progress while the host polls something else; see `VirtualCommunicators.ask_around`."""
         with self._lock:
             self._comms.ask_around()
 

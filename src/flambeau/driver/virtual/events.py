@@ -175,7 +175,7 @@ class Events:
         return virtual_ipc.event_handle(door, uuid, found.shared.number)
 
     def _publish(self, event: Event) -> None:
-        """Publish the event's last record, whose commands have run, to other processes."""
+        """Publish the event's last record to other processes, after its commands have run."""
         assert event.shared is not None
         assert event.record is not None
         event.shared.publish(max(0, event.record.end - self._core.now))

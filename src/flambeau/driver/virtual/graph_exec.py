@@ -129,7 +129,8 @@ class RecordedGraph:
         self.lanes = lanes
         self.last: Command | None = None
         self._places = {command: place for place, command in enumerate(self.commands)}
-        launched: set[SimulatedStream] = set()  # with a kernel, behind which others start sooner
+        # streams with a kernel so far; later kernels of the stream start sooner
+        launched: set[SimulatedStream] = set()
         for command in self.commands:
             command.prior = None
             if command.kind == scheduler.KERNEL:
@@ -168,7 +169,7 @@ class RecordedGraph:
 
 
 def _seed_arguments(command: Command, seeds: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
-    """Return a command's arguments with the seed and the offset of this launch."""
+    """Return a command's arguments with this launch's seed and offset."""
     if command.kind != scheduler.KERNEL or not command.args[0].launch.kernel.draws:
         return tuple(command.args)
     exe, ptrs, (number, offset, *others) = command.args

@@ -62,7 +62,7 @@ def load_host(name: str, factor: float = 1.0) -> HostCosts:
 
 
 class HostClock:
-    """Adds the host's work to its simulated time. All methods run under the driver's lock."""
+    """The host's simulated clock, which each kind of host work advances. All methods run under the driver's lock."""
 
     __slots__ = ("_core", "costs", "library_calls", "library_launch")
 
@@ -70,10 +70,10 @@ class HostClock:
         self._core = core
         self.costs = load_host(name, factor)
         self.library_launch = self.costs.launches["library"]
-        self.library_calls = 0  # that have begun and not ended
+        self.library_calls = 0  # number of library calls that are running
 
     def charge(self, kind: int, count: int) -> None:
-        """Count work of one kind of `host_work`."""
+        """Advance the clock by work of one kind of `host_work`."""
         if kind < 0:
             self.library_calls += count
         elif not self.library_calls:

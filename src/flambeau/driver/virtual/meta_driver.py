@@ -50,7 +50,7 @@ class ShapeDriver(VirtualDriver):
     _mirrors: Mirrors | None = None
 
     def mirror(self, size: int) -> None:
-        """Let the one device be rank 0 of `size` GPUs that all do the same; see `simulated_peers.py`.
+        """Make the one device rank 0 of `size` GPUs that all do the same; see `simulated_peers.py`.
 
         Raises:
             NotSupportedError: If the profile describes no cluster, or there are several devices.

@@ -170,7 +170,7 @@ def profile_table(name: str) -> dict[str, Any]:
 
 @cache
 def _own(name: str) -> Profile:
-    """Return a built-in profile. It is cached: reading it takes longer than the rest of opening a machine."""
+    """Return a built-in profile, which is cached because reading it is slow."""
     if name not in profile_names():
         raise ValueError(
             f"no profile is called {name!r}; there are {', '.join(profile_names())}, "

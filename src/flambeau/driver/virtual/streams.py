@@ -29,7 +29,7 @@ class Queues:
         return found if found is not None else self._machine.unknown("stream", handle)
 
     def ready(self, handle: int) -> SimulatedStream:
-        """Return a stream, and raise its device's sticky error if there is one."""
+        """Return a stream. Raises its device's sticky error if there is one."""
         found = self.stream(handle)
         check_error(found.device)
         return found

@@ -37,7 +37,7 @@ class Routes:
         )
 
     def ring(self, kind: str, nbytes: int, indices: Sequence[int]) -> Route:
-        """Return the route of a collective of these devices."""
+        """Return the route that a collective of these devices takes."""
         profile, all_devices = self._machine.profile, self._machine.devices
         if profile.cluster is not None and len(indices) > 1:
             latency, work = cluster_ns(kind, nbytes, indices, profile)

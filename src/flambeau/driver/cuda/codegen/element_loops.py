@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-THREADS = 256  # of a block
+THREADS = 256  # threads per block
 
 Named = tuple[str, int]
 """The C++ type of an input's elements, and its number, which its variables are named after."""
@@ -19,7 +19,7 @@ def flat_loop(
     unroll: int,
     compute: tuple[str, str],
 ) -> str:
-    """Return the kernel of operands that are dense in one order, or single elements.
+    """Return the kernel for operands that are all dense in the same order, or have one element.
 
     Args:
         declared: The kernel's parameters.
@@ -68,14 +68,14 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(declared)
 
 
 def index_in_vectors(vector: int) -> str:
-    """Return the index of the element that `flat_loop` computes as `j` of the vectors `u`."""
+    """Return C++ for the index of the element that `flat_loop` calls `j` in the vectors `u`."""
     return f"(first + u * {THREADS}) * {vector} + j"
 
 
 def strided_loop(
     declared: Sequence[str], outputs: int, inputs: Sequence[Named], index: str, unroll: int, compute: str
 ) -> str:
-    """Return the kernel of operands with any strides, which follows the memory of the first output.
+    """Return the kernel for operands of any strides, which visits elements in the first output's memory order.
 
     Args:
         declared: The kernel's parameters, with `walk` over outputs and inputs.

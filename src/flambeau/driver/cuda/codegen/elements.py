@@ -22,12 +22,12 @@ def file(name: str) -> str:
 
 
 def carrier(itemsize: int) -> str:
-    """Return the C++ type of an element that is only moved."""
+    """Return the C++ type of an element that is moved but not computed with."""
     return _CARRIERS[itemsize]
 
 
 def whole_word(counts: Sequence[int]) -> int:
-    """Return the largest word size, up to 16 bytes, that divides all these sizes."""
+    """Return the largest word size, up to 16 bytes, that divides all these numbers of bytes."""
     word = 16
     while any(count % word for count in counts):
         word //= 2

@@ -14,9 +14,9 @@ Dims = list[tuple[int, tuple[int, ...]]]
 
 
 def merge_dims(shape: Sequence[int], strides: Sequence[Sequence[int]], ordered: bool = True) -> Dims:
-    """Return the merged dimensions of operands of one shape, as few as possible.
+    """Return the dimensions of operands of one shape, merged into as few as possible.
 
-    ordered: by the first operand's strides, so that its memory is walked in order; else as they are.
+    With `ordered`, they are sorted by the first operand's strides, so that a kernel visits its memory in order.
     """
     dims: Dims = [(n, tuple([s[d] for s in strides])) for d, n in enumerate(shape) if n != 1]
     if ordered:
@@ -36,12 +36,12 @@ def walk_dims(shape: Sequence[int], strides: Sequence[Sequence[int]], ordered: b
 
 
 def is_wide(*layouts: Dims) -> bool:
-    """Return True if an index into an operand of the layouts, or a number of elements, needs more than 31 bits."""
+    """Return True if an element's index, or the number of elements, needs more than 31 bits."""
     return any(index >= _WIDE for dims in layouts for index in _largest_indices(dims))
 
 
 def _largest_indices(dims: Dims) -> list[int]:
-    """Return the number of elements, and the largest index that each operand's layout reaches."""
+    """Return the number of elements, and the largest element offset of each operand."""
     operands = range(len(dims[0][1])) if dims else ()
     return [
         prod([size for size, _ in dims]),
@@ -55,7 +55,7 @@ def pack_walk(dims: Dims, wide: bool) -> bytes:
     The 32-bit form divides by multiplication: quotient = (mulhi(x, magic) + x) >> shift, for x below 2 ** 31.
     """
     inner = dims[::-1]
-    # a tensor without elements is not iterated, however large its strides
+    # nothing is visited in an empty tensor, whatever its strides are
     sizes = [max(size, 1) for size, _ in inner]
     strides = [steps[k] if size else 0 for k in range(len(dims[0][1])) for size, steps in inner]
     if wide:

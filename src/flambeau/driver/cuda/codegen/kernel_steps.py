@@ -25,7 +25,7 @@ Step = Callable[[Places, Any, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An operand or temporary memory: its index among the addresses, its layout, and its offset in bytes."""
+    """An operand or temporary memory: its index in the list of addresses, its layout, and its offset in bytes."""
 
     place: int
     meta: Meta
@@ -57,7 +57,7 @@ class KernelSteps:
         return Array(self.memory(meta.span), meta)
 
     def memory(self, nbytes: int) -> int:
-        """Reserve temporary memory; return its number among the arrays."""
+        """Reserve temporary memory. Returns its index in the list of arrays."""
         self._temps.append(max(nbytes, 1))
         return len(self.arrays) + len(self._temps) - 1
 
@@ -66,7 +66,7 @@ class KernelSteps:
         return self.temp(Meta.contiguous_of(shape, kind, self.launch.outputs[0].device))
 
     def run(self, kernel: Kernel, out: Array, *inputs: Array, params: tuple[Any, ...] = ()) -> None:
-        """Add a launch of one of our kernels with one output."""
+        """Add a launch of a kernel of this package with one output."""
         self.run_all(kernel, (out,), inputs, params)
 
     def run_all(
@@ -113,12 +113,12 @@ class KernelSteps:
             for step in self._steps:
                 step(places, native, stream)
         finally:
-            # reversed, so that the next launch takes them in this order
+            # reversed, so that the next launch gets them in the order of this one
             for ptr in places[: len(ptrs) - 1 : -1]:
                 self.device.give(ptr, native)
 
     def close(self) -> None:
-        """Release what the steps hold in CUDA's libraries."""
+        """Release the plans and handles that the steps use in CUDA's libraries."""
         for closer in self._closers:
             closer()
         self._closers.clear()

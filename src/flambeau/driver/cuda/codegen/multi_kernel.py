@@ -52,7 +52,9 @@ class Pass:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelPlan:
-    """Passes in order, the bytes of workspace that they share, and how many of the first bytes are zeroed before."""
+    """The passes of a launch in order, the bytes of workspace that they share, and how many of these are zeroed
+    first.
+    """
 
     passes: tuple[Pass, ...]
     workspace: int = 0
@@ -72,7 +74,7 @@ class WorkspaceLayout:
 
 
 def copying(out: Meta, x: Meta, at: int, source: int, unless_same: bool = False) -> Pass:
-    """Return a pass that copies operand `source`, with layout `x`, to operand `at`."""
+    """Return a pass that copies operand `source`, of layout `x`, to operand `at`."""
     launch = Launch(Kernel("copy", no_host, cuda=_COPY), (out,), (x,))
     program = pointwise.program(launch, _COPY)
     return Pass(program, ((at, 0), (source, 0)), unless_same=(at, source) if unless_same else None)
@@ -82,7 +84,7 @@ _COPY = Expression("a")
 
 
 def no_host(launch: Launch) -> Any:
-    """Return the reference implementation of a kernel that exists only as a pass. It raises."""
+    """Raise, as the reference implementation of a kernel that exists only as a pass."""
     raise AssertionError("a pass of a CUDA launch runs on no host")
 
 

@@ -20,11 +20,12 @@ from flambeau.driver.cuda.device.program import C_NAMES, KernelProgram, c_name
 _THREADS = 256
 _VECTOR = 16  # bytes
 _UNROLL = 2
-LENGTHS = (4, 16, 64, 256)  # tensors per list that tables are made for: at most 32,764 bytes of parameters
+# tensors per list for which kernels are compiled: at most 32,764 bytes of parameters
+LENGTHS = (4, 16, 64, 256)
 
 
 def program(launch: Launch, form: Lists) -> KernelProgram | KernelPlan:
-    """Return the kernel, with copies of the flag and of operands whose layout differs from the tensor's first one."""
+    """Return the kernel, with copies of the flag and of operands laid out differently from the tensor's first one."""
     count = form.count(launch)
     length = next((n for n in LENGTHS if n >= count), None)
     if length is None:
@@ -67,7 +68,7 @@ def _around(built: KernelProgram, launch: Launch, count: int, flag: bool) -> Ker
 
 
 def _dense_meta(x: Meta) -> Meta:
-    """Return the layout in which the kernel uses all operands of a tensor, from the first of them."""
+    """Return the dense layout in which the kernel uses all operands of a tensor. The first operand determines it."""
     return x.with_(strides=dense_strides(x.shape, x.strides))
 
 
@@ -166,7 +167,7 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(paramete
 """
 
     def _call(self, taken: str, stored: str) -> str:
-        """Return the C++ update of one element. Single numbers were read before."""
+        """Return the C++ statement that updates one element."""
         values = [taken.format(k=k) if k in self.dense else f"v{k}" for k in range(len(self.inputs))]
         values += [*self.scalars, *[stored.format(k=k) for k in range(len(self.outputs))]]
         return f"element({'found, ' if self.form.flag else ''}{', '.join(values)});"

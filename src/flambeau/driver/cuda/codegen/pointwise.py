@@ -40,7 +40,7 @@ from flambeau.driver.cuda.device.program import (
 
 _NAMES = ascii_lowercase.replace("i", "")  # i is the element's index
 _VECTOR = 16  # bytes
-_LIGHT = 4  # a thread computes several vectors if an element needs at most so many operations
+_LIGHT = 4  # operations per element up to which a thread computes several vectors
 
 
 def program(launch: Launch, form: Expression) -> KernelProgram:
@@ -81,7 +81,9 @@ def program(launch: Launch, form: Expression) -> KernelProgram:
 
 
 def is_light(launch: Launch) -> bool:
-    """Return True if an element takes so few operations that a thread should load several vectors first."""
+    """Return True if an element takes so few operations that a thread should load several vectors before it
+    computes.
+    """
     return launch.kernel.flops(launch) <= _LIGHT * launch.outputs[0].numel
 
 
@@ -95,9 +97,7 @@ def _have_layout(out: Meta, tensors: Sequence[Meta]) -> bool:
 
 
 def _flat_of_one_layout(launch: Launch, form: Expression) -> KernelProgram:
-    """Return the program of a pointwise kernel whose operands all have one dense layout. See Note [Flat kernels of
-    new shapes].
-    """
+    """Return the kernel of operands that share one dense layout. See Note [Flat kernels of new shapes]."""
     out = launch.outputs[0]
     kinds = tuple([(x.dtype, True) if isinstance(x, Meta) else (x, False) for x in launch.inputs])
     constants = form.constants(launch)

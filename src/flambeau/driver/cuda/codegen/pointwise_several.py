@@ -1,4 +1,4 @@
-"""Several pointwise kernels over the same inputs as one: each element of the inputs is read once."""
+"""Several pointwise kernels over the same inputs as one kernel, which reads each input element once."""
 
 from __future__ import annotations
 

@@ -68,12 +68,13 @@ def _split(launch: Launch, sources: Sequence[Meta], dims: tuple[int, ...]) -> tu
     around = merge_dims(
         [shape[d] for d in kept], [*[[x.strides[d] for d in kept] for x in sources], *outputs]
     )
-    around.sort(key=lambda dim: dim[1][0], reverse=True)  # neighbours in the input are neighbours in a block
+    # adjacent elements of the input are handled by adjacent threads
+    around.sort(key=lambda dim: dim[1][0], reverse=True)
     return reduced, around
 
 
 def _one(operands: int) -> tuple[int, tuple[int, ...]]:
-    """Return a dimension of one element, for a kernel without that dimension."""
+    """Return a dimension of size 1, for a kernel that lacks that kind of dimension."""
     return 1, (0,) * operands
 
 
@@ -89,7 +90,7 @@ def _power_of_two(n: int) -> int:
 
 
 def _splits(blocks: int, length: int, least: int, multiprocessors: int) -> int:
-    """Return how many blocks share a row: enough to fill the device, each with enough work."""
+    """Return the number of blocks that share a row: enough to fill the device, each with enough work."""
     if blocks >= multiprocessors * 4 or blocks > COUNTERS:
         return 1
     return max(1, min(multiprocessors * 8 // blocks, length // max(least, 1), 1024))
@@ -120,7 +121,7 @@ def _text(
 def _functions(
     launch: Launch, form: Fold, constants: Sequence[float], kept: int, reduced: int, wide: bool
 ) -> str:
-    """Return the types of a kernel and the functions that begin a state, add an element to it and join two."""
+    """Return C++ types and functions that initialize a state, add an element to it, and join two states."""
     sources = [x for x in launch.inputs if isinstance(x, Meta)]
     inputs = range(len(sources))
     given = _parameters(constants) + (", T first" if form.first else "")
@@ -156,7 +157,7 @@ def _rows(
     sizes: tuple[int, int, int],
     split: bool,
 ) -> str:
-    """Return the beginning of the kernel: which output a thread computes, and from which rows of the inputs.
+    """Return the beginning of the kernel: the output that a thread computes, and the input rows that it reads.
 
     Args:
         sizes: Outputs of a block, threads of an output, and elements of a vector.
@@ -187,7 +188,7 @@ def _rows(
 
 
 def _loop(launch: Launch, form: Fold, passed: str, vector: int, split: bool) -> str:
-    """Return the rest of the kernel: the loop over elements, and what joins the states of threads and blocks."""
+    """Return the rest of the kernel: the loop over elements, and the code that joins states of threads and blocks."""
     inputs = sum([isinstance(x, Meta) for x in launch.inputs])
     lowered = "".join(
         [
@@ -254,7 +255,7 @@ def _vector_part(passed: str) -> str:
 
 
 def _tree(passed: str) -> str:
-    """Return C++ that joins the states of an output's threads; the thread with y = 0 has the result."""
+    """Return C++ that joins the states of all threads of an output. The thread with y = 0 gets the result."""
     return f"""  if (D > 1) {{
     shared[y * W + x] = r;
 #pragma unroll
@@ -266,7 +267,7 @@ def _tree(passed: str) -> str:
 
 
 def _last_block(passed: str) -> str:
-    """Return C++ that leaves the state in scratch memory, where the last block of an output joins all."""
+    """Return C++ that stores a block's state in scratch memory; the last block of an output joins all states."""
     return f"""  u32* const done = (u32*)scratch;
   State* const states = (State*)(scratch + {HEAD});
   __shared__ bool last;

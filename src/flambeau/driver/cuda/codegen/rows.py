@@ -61,7 +61,7 @@ class Rows:
         self._steps = (kind, self.kind)
 
     def _vector(self) -> int:
-        """Return the number of elements of one access: up to 16 bytes if the strides of output and input allow it."""
+        """Return the number of elements of one memory access: up to 16 bytes if output and input allow it."""
         vector = 16 // max(x.itemsize for x in self.operands[:2])
         while vector > 1 and not (self.inner and self._divides(vector)):
             vector //= 2
@@ -73,7 +73,7 @@ class Rows:
         return size % vector == 0 and steps[:2] == (1, 1) and all(s % vector == 0 for s in far)
 
     def _shared_out(self) -> tuple[int, int]:
-        """Return the number of threads of a row, a power of two, and of vectors of a thread."""
+        """Return how many threads share a row, a power of two, and how many vectors each of them holds."""
         vectors = -(-self.length // self.vector)
         threads = _power_of_two(-(-vectors // 4))
         threads = min(threads, _MOST_THREADS) if self.inner else min(max(threads, 4), 32)

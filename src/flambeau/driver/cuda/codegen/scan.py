@@ -22,7 +22,7 @@ from flambeau.driver.cuda.device.program import KernelProgram, c_name
 _THREADS = 256
 _VECTOR = 16  # bytes
 _ITEMS = 16  # elements that a thread scans
-_WIDTHS = (4, 16, 32, 128, 256)  # threads per row, where one vector of each holds the row
+_WIDTHS = (4, 16, 32, 128, 256)  # threads per row, if one vector for each thread covers the row
 _COLUMNS, _DEEP, _EACH = 32, 8, 8
 
 
@@ -75,7 +75,7 @@ def _rows(
         return KernelProgram(text, (-(-rows // (_THREADS // width)), 1, 1), _THREADS, tail)
     work = WorkspaceLayout()
     places = rows * (tiles + tiles // 32 + tiles // 1024)
-    flags = work.take(4 * (places + 1))  # one flag for each tile, and the ticket
+    flags = work.take(4 * (places + 1))  # one flag for each tile, and the counter that numbers the blocks
     states = work.take(32 * places)
     operands = tuple([(at, 0) for at in range(len(launch.outputs) + 1)])
     step = Pass(KernelProgram(text, (rows * tiles, 1, 1), _THREADS, tail), (*operands, flags, states))

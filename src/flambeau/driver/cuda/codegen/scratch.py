@@ -4,5 +4,5 @@ The first part holds counters of finished blocks. They are zero between kernels,
 contents of the rest are undefined between kernels.
 """
 
-COUNTERS = 65536  # words of four bytes
+COUNTERS = 65536  # counters of four bytes each
 HEAD = 4 * COUNTERS

@@ -29,7 +29,7 @@ class TransposedDims:
 
 
 def find_transpose(dims: Dims) -> TransposedDims | None:
-    """Return the two dimensions that a tiled transpose swaps. Operands are the output and the input.
+    """Return the two dimensions that a tiled transpose exchanges, for an output and an input.
 
     Returns None if both run along one dimension, or if tiles would be mostly empty.
     """
@@ -45,9 +45,7 @@ def find_transpose(dims: Dims) -> TransposedDims | None:
 def kernel(
     how: TransposedDims, source: Meta, arguments: Arguments, values: list[str], at: int
 ) -> tuple[str, int, list[bytes]]:
-    """Return the kernel's text, its grid, and its parameters after the constants. Input `at` is the transposed
-    tensor.
-    """
+    """Return the kernel's text, grid, and parameters after the constants. Input `at` is read transposed."""
     side = 64 if source.itemsize <= 4 else 32
     (rows, (down, _)), (columns, (_, across)) = how.read, how.written
     across_tiles, down_tiles = -(-columns // side), -(-rows // side)

@@ -48,7 +48,7 @@ class Lattice:
         return prod(self.kernel)
 
     def regular(self) -> bool:
-        """Return True if there are as many windows as fit."""
+        """Return True if there are as many windows as fit into the input."""
         each = zip(self.size, self.padding, self.dilation, self.kernel, self.stride, strict=True)
         return [*self.count] == [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in each]
 
@@ -65,9 +65,7 @@ class Lattice:
         return pack(f"<{len(numbers)}i", *numbers)
 
     def constants(self) -> str:
-        """Return C++ statements that fix all fields but sizes and counts as constants, which saves loops and
-        divisions.
-        """
+        """Return C++ that makes all fields except sizes and counts constants, which saves loops and divisions."""
         rows = list(self._rows().items())[2:]
         return "  " + " ".join([f"w.{name}[{d}] = {n};" for name, row in rows for d, n in enumerate(row)])
 
@@ -94,7 +92,7 @@ def program(
     body: str, types: dict[str, str], operands: str, parameters: Sequence[tuple[str, bytes]], count: int,
     headers: Sequence[str] = ("windows.cuh",), lanes: int = 1,
 ) -> KernelProgram:  # fmt: skip
-    """Return a kernel of one thread (or `lanes` of them) per element.
+    """Return a kernel with one thread (or `lanes` threads) for each element.
 
     body: statements about element i of `count`, of the index type I. operands: the addresses' declarations.
     parameters: declarations with their bytes.

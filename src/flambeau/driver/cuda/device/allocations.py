@@ -38,12 +38,12 @@ class CudaAllocations:
         self._pinned: dict[int, int] = {}
 
     def clear(self) -> None:
-        """Forget all memory after the devices that owned it were closed."""
+        """Drop all entries, after the devices that owned the memory were closed."""
         for table in (self._memory, self._ranges, self._opened, self._pinned):
             table.clear()
 
     def drop(self, device: CudaDevice) -> None:
-        """Free all memory of a device whose context is current, without reporting errors."""
+        """Free all memory of a device whose context is current. Errors are ignored."""
         for ptr in [p for p, owner in self._memory.items() if owner is device]:
             cu.cuMemFree(ptr)
         for ptr in [p for p, owner in self._opened.items() if owner is device]:
@@ -141,7 +141,7 @@ class CudaAllocations:
         del self._pinned[memory.ptr]
 
     def is_pinned(self, ptr: int, nbytes: int) -> bool:
-        """Return True if the range is not empty and all of it is page-locked, by any library. CUDA answers this."""
+        """Return True if the range is not empty and all of it is page-locked, by any library, as CUDA reports."""
         self._contexts.check_open()
         if not self._contexts.thread.entered:
             self._contexts.enter_at(0)
@@ -204,6 +204,6 @@ class CudaAllocations:
 
 
 def _is_host(ptr: int) -> bool:
-    """Return True if CUDA knows an address as page-locked host memory. CUDA returns an error for pageable memory."""
+    """Return True if CUDA reports an address as page-locked host memory. It returns an error for pageable memory."""
     code, kind = cu.cuPointerGetAttribute(_MEMORY_TYPE, ptr)
     return not code and kind == cu.CUmemorytype.CU_MEMORYTYPE_HOST

@@ -22,8 +22,8 @@ from flambeau.core.callsite import Site, caller, launched_at
 from flambeau.core.errors import DriverError
 from flambeau.driver.cuda.device.calls import check
 
-_WORDS = 4  # words: number of the launch, number of the assertion, index, size, dim
-_KEPT = 8192  # launches whose call sites are kept
+_WORDS = 4  # the words: number of the launch, number of the assertion, index, size, dim
+_KEPT = 8192  # launches whose call sites are stored
 _BITS = 16  # bits of an assertion's number
 _FLAGS = int(cu.CU_MEMHOSTALLOC_PORTABLE) | int(cu.CU_MEMHOSTALLOC_DEVICEMAP)
 
@@ -31,7 +31,7 @@ OUT_OF_BOUNDS = "index {index} is out of bounds for dimension {dim} with size {s
 
 
 class Guard(bytes):
-    """A kernel's parameter of type `Guard` of checked.cuh: the words' address, the assertion's number.
+    """A kernel parameter of type `Guard` of checked.cuh: the address of the words, and the assertion's number.
 
     A launch adds its own number to the latter.
     """
@@ -56,7 +56,7 @@ class Assertions:
         self._was_reported = False
 
     def guard(self, name: str, text: str = OUT_OF_BOUNDS) -> Guard:
-        """Return the address at which a kernel reports that the operator `name` failed with `text`."""
+        """Return the guard through which a kernel reports that the operator `name` failed with the message `text`."""
         if not self._address:
             self._address = int(check(cu.cuMemHostAlloc(8 * _WORDS, _FLAGS)))
             self.words = (ctypes.c_int64 * _WORDS).from_address(self._address)
@@ -66,7 +66,7 @@ class Assertions:
         return Guard(struct.pack("<QQ", self._address, 1 + self._texts.index((name, text))))
 
     def note_launch(self) -> int:
-        """Remember the call site of a launch; return the number to add to those of its assertions."""
+        """Store the call site of a launch. Returns the number to add to its assertions' numbers."""
         self._launches += 1
         self._sites[self._launches % _KEPT] = caller(2)
         return self._launches << _BITS

@@ -38,7 +38,7 @@ _VERBOSE = int(cu.CUgraphDebugDot_flags.CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE)
 
 @contextmanager
 def relax_capture_mode() -> Iterator[None]:
-    """Let this thread allocate and load during a capture; the capture records none of it."""
+    """Let this thread allocate memory and load kernels during a capture. The capture does not record these calls."""
     before = check(cu.cuThreadExchangeStreamCaptureMode(MODES["relaxed"]))
     try:
         yield
@@ -91,7 +91,7 @@ class CudaCapture:
         device.captures[stream] = self
 
     def leave(self) -> None:
-        """End the capture: its streams run their commands again."""
+        """End the capture, so that its streams run their commands again."""
         self.active = False
         for stream, device in self.streams.items():
             device.captures.pop(stream, None)
@@ -192,6 +192,6 @@ class CudaGraph:
 
 
 def refuse(captures: dict[int, CudaCapture], stream: int) -> None:
-    """Raise DriverError if the stream is captured: a copy of pageable memory may lose its bytes before the launch."""
+    """Raise DriverError if the stream is captured: the pageable memory of a copy may be freed before the launch."""
     if stream in captures:
         raise DriverError(f"{UNSUPPORTED}: the host memory of a captured copy must be pinned")

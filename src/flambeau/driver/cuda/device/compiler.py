@@ -19,7 +19,7 @@ _OPTIONS = ("--std=c++17", "-default-device", "--fmad=false")  # see docs/real-g
 
 
 def architecture_of(capability: tuple[int, int]) -> str:
-    """Return NVRTC's name of a compute capability; for Hopper the one with Hopper's own instructions."""
+    """Return NVRTC's name of a compute capability; for Hopper "sm_90a", which includes Hopper-only instructions."""
     major, minor = capability
     return f"sm_{major}{minor}" + ("a" if capability == (9, 0) else "")
 
@@ -36,7 +36,7 @@ class Compiler:
         self._cache = DiskCache(folder) if folder is not None else None
         self._prelude = header_text("prelude")
         self._version = ""  # the compiler's version; found on first use, because that takes milliseconds
-        self.compiled = 0  # how many times NVRTC ran
+        self.compiled = 0  # number of compilations by NVRTC
 
     def cubin(self, source: str) -> bytes:
         """Return the cubin of the prelude and `source`. A DriverError contains the compiler's log."""

@@ -76,7 +76,10 @@ class Contexts:
             gc.callbacks.remove(self._collected)
 
     def _keep_context(self, phase: str, info: dict[str, int]) -> None:
-        """Restore the current context after each garbage collection. A forked child has no contexts."""
+        """Restore the current context after each garbage collection, whose finalizers may change it.
+
+        A forked child has no contexts.
+        """
         if os.getpid() != self._process:
             return
         if phase == "start":

@@ -50,7 +50,7 @@ class CudaDevice:
         self.handle = check(cu.cuDeviceGet(index))
         self.properties = self._properties()
         self.capability = (self.properties.major, self.properties.minor)
-        # Grace's CPU and GPU share page tables: copies from pageable memory do not stage there.
+        # on Grace systems CPU and GPU share page tables, so copies from pageable memory are not staged
         self.reads_pageable = bool(
             self._attribute(_A.CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES)
         )
@@ -76,7 +76,9 @@ class CudaDevice:
         return self.context
 
     def scratch_of(self, stream: int, nbytes: int, native: Any) -> int:
-        """Return at least `nbytes` bytes of scratch memory for the stream's kernels in turn; zeroed when new."""
+        """Return at least `nbytes` bytes of scratch memory that successive kernels of the stream share. New memory is
+        zeroed.
+        """
         if stream in self.captures:
             return self.captures[stream].scratch_of(stream, nbytes)
         ptr, size = self._scratch.get(stream, (0, 0))
@@ -111,7 +113,7 @@ class CudaDevice:
         if found is None:
             made = (ctypes.c_void_p(self.take(nbytes, native)), ctypes.c_void_p(int(native)))
             found = self._workspaces.setdefault(stream, made)
-            if found is not made:  # another thread was faster
+            if found is not made:  # another thread has created it meanwhile
                 self.give(made[0].value or 0, native)
         return found
 

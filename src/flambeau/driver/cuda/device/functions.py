@@ -69,7 +69,7 @@ class Functions:
         return found
 
     def _require_compiled(self, device: CudaDevice, source: str) -> None:
-        """Raise KernelPending while a thread compiles the source, or what made the compiler refuse it.
+        """Raise KernelPending while a thread compiles the source, or the error with which the compilation failed.
 
         Why: separate kernels do what a fused one does, so a program need not wait for the compiler.
         """
@@ -91,7 +91,7 @@ class Functions:
         library = check(cu.cuLibraryLoadData(cubin, [], [], 0, [], [], 0))
         self._libraries.append(library)
         function = check(cu.cuKernelGetFunction(check(cu.cuLibraryGetKernel(library, name.encode()))))
-        if shared:  # a launch gets more than 48 KiB only if the function was allowed to
+        if shared:  # more than 48 KiB of shared memory must be requested
             check(cu.cuFuncSetAttribute(function, _SHARED, shared))
         return function
 
@@ -103,11 +103,11 @@ class Functions:
         return found
 
     def wait(self) -> None:
-        """Wait for the threads that compile.
+        """Wait for the compiling threads.
 
         Why: NVRTC's libraries free their memory when the process ends, and a thread still inside would crash it.
         """
-        with self._lock:  # held while a program's own thread compiles
+        with self._lock:  # the lock is held while a thread of the program compiles
             compilations = list(self._compilations.values())
         for compilation in compilations:
             compilation.join()

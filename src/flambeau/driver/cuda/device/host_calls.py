@@ -40,7 +40,7 @@ class HostCalls:
             raise error_of(code)
 
     def _run(self, key: int) -> None:
-        """Run a host function in CUDA's own thread, which takes the GIL: each wait of this driver releases it."""
+        """Run a host function in CUDA's thread. It needs the GIL, which every wait of this driver releases."""
         try:
             (self._calls[key] if key in self._kept else self._calls.pop(key))()
         except BaseException as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flambeau.core.files import replace_file
 
-LIMIT = 1 << 30  # bytes; the files longest unused go first
+LIMIT = 1 << 30  # bytes; the least recently used files are removed first
 _CHECKED_EVERY = 64
 _DIGEST = 16  # bytes of the hash in front of a cubin
 
@@ -40,7 +40,7 @@ class DiskCache:
     def put(self, key: str, data: bytes) -> None:
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            # The write is not durable: a hash detects damage by a loss of power.
+            # the write is not synchronized to disk: the hash detects files damaged by a power failure
             replace_file(self._folder / f"{key}.cubin", _digest(data) + data, durable=False)
         if self._puts % _CHECKED_EVERY == 0:
             self._shrink()

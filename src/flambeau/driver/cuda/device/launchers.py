@@ -27,7 +27,7 @@ from flambeau.driver.cuda.device.streams import CudaStream, CudaStreams
 
 
 def _complete(late: Late, queue: CudaStream, stream: int) -> None:
-    """Fill in the parameters that are known only at a launch."""
+    """Set the parameters that are known only at a launch."""
     if late.scratch:
         at = queue.device.scratch_of(stream, late.scratch, queue.native)
         ADDRESS.pack_into(late.params, late.scratch_at, at)
@@ -62,7 +62,7 @@ class Launchers:
             with lock:
                 if scalars:
                     pack(*ptrs, *(scalars if flat else flatten_scalars(scalars)))
-                else:  # written out, because one more unpacking takes measurable time
+                else:  # written separately for speed
                     pack(*ptrs)
                 if late is not None:
                     _complete(late, queue, stream)
@@ -74,8 +74,8 @@ class Launchers:
         return launch
 
     def of_shapes(self, kernel: GenericKernel, flat: bool) -> Callable[..., Launcher]:
-        """Return a function that creates the launcher of a shape. All shapes share the kernel's buffer of
-        parameters.
+        """Return a function that creates the launch function of a shape. All shapes share the kernel's parameter
+        buffer.
         """
         queues, find, contexts, lock = self._queues, self._find, self._contexts, kernel.lock
         several, thread, enter = contexts.several, contexts.thread, contexts.enter
@@ -110,7 +110,7 @@ class Launchers:
     def of_shapes_that_draw(
         self, kernel: GenericKernel, device: CudaDevice, launcher: Callable[..., Launcher]
     ) -> Callable[..., Launcher]:
-        """Return a function that creates the launcher of a shape of a kernel that draws random numbers."""
+        """Return a function that creates the launch function of a shape, for a kernel that draws random numbers."""
 
         def launcher_of_draws(grid: tuple[int, int, int], scratch: int, tail: bytes) -> Launcher:
             plain = launcher(grid, scratch, tail)
@@ -119,7 +119,7 @@ class Launchers:
         return launcher_of_draws
 
     def of_run(self, run: Run) -> Launcher:
-        """Return a launcher of a function that enqueues several kernels, or those of a library."""
+        """Return a launch function that enqueues several kernels, or those of a library."""
         queues, find, contexts = self._queues, self._find, self._contexts
         several, thread, enter = contexts.several, contexts.thread, contexts.enter
 
@@ -132,7 +132,7 @@ class Launchers:
         return launch
 
     def of_draws(self, exe: CudaExecutable | KernelOfShape, device: CudaDevice, plain: Launcher) -> Launcher:
-        """Return a launcher that reports kernels with random draws to captures, whose graphs update the seeds."""
+        """Return a launch function that registers random draws with captures, whose graphs update the seeds."""
         captures = device.captures
 
         def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:

@@ -40,7 +40,7 @@ def c_name(kind: dtype) -> str:
 
 @cache  # the package has few files
 def header_text(name: str) -> str:
-    """Return the text of the file of C++ functions that a kernel names; "" for none."""
+    """Return the text of the header file that a kernel names; "" for none."""
     return (SOURCES / f"{name}.cuh").read_text() if name else ""
 
 
@@ -94,7 +94,7 @@ class Late:
 
 
 class CudaExecutable(Executable):
-    """A compiled launch with a reusable buffer of parameters, whose address the driver API takes.
+    """A compiled launch with a reusable buffer of parameters, whose address is passed to the driver API.
 
     Attributes:
         late: Parameters that are known only at the launch, in addition to those of `pack`; None for none.
@@ -196,7 +196,7 @@ class KernelOfShape:
 
 
 def _join(parts: Sequence[tuple[int, Any]], at: int) -> Any:
-    """Return bytes from offset `at` on that contain each part at its own offset."""
+    """Return bytes from offset `at` on that contain each part at its offset."""
     layout = "<"
     values: list[Any] = []
     for start, part in parts:

@@ -45,7 +45,7 @@ class CudaStreams:
         }
         self.stopped: dict[int, CudaStream] = {}
         self._contexts, self._handles = contexts, handles
-        # local copies, because most calls read them
+        # bound here because most calls read them
         self._several, self._thread = contexts.several, contexts.thread
         self._raised = raised  # errors of host functions, which the next wait raises
 
@@ -67,7 +67,7 @@ class CudaStreams:
         return found
 
     def of(self, device: CudaDevice) -> list[CudaStream]:
-        """Return the streams of a device, also those that stopped."""
+        """Return the streams of a device, including those that stopped after a failed assertion."""
         return [queue for queue in (*self.queues.values(), *self.stopped.values()) if queue.device is device]
 
     def create(self, device: CudaDevice, priority: int) -> int:
@@ -113,7 +113,7 @@ class CudaStreams:
         if device.assertions.words[0]:
             for queue in [queue for queue in list(self.queues.values()) if queue.device is device]:
                 self.stopped[queue.handle] = queue
-                self.queues.pop(queue.handle, None)  # another thread may run this too
+                self.queues.pop(queue.handle, None)  # without an error if another thread has removed it
             raise device.assertions.error(device.index)
         if self._raised:
             raise self._raised.pop(0)

@@ -16,7 +16,7 @@ from flambeau.driver.cuda.device.device import CudaDevice
 
 
 class Reserved:
-    """`nbytes` addresses from `ptr` on."""
+    """A reserved range of `nbytes` addresses that begins at `ptr`."""
 
     def __init__(self, device: CudaDevice, ptr: int, nbytes: int) -> None:
         self.device, self.ptr, self.nbytes = device, ptr, nbytes
@@ -43,7 +43,7 @@ class Reserved:
         self._parts[ptr] = nbytes
 
     def allow(self, device: CudaDevice) -> None:
-        """Let another device access the memory that is mapped now."""
+        """Let another device access all memory that is mapped at present."""
         for ptr, nbytes in self._parts.items():
             _allow(ptr, nbytes, [device])
 

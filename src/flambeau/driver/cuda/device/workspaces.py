@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flambeau.driver.cuda.device.capture import CudaCapture
 
 _POOL_KEEPS = 1 << 30  # bytes that the pool keeps between launches
-_LARGEST, _MOST = 128 << 20, 4  # the largest kept block in bytes; kept blocks per stream
+_LARGEST, _MOST = 128 << 20, 4  # bytes of the largest block that is kept; number of blocks kept per stream
 
 
 class Workspaces:
@@ -47,7 +47,7 @@ class Workspaces:
         if self._pool is None:
             self._pool = self._new_pool()
         code, ptr = cu.cuMemAllocFromPoolAsync(nbytes, self._pool, native)
-        if code == OUT_OF_MEMORY:  # other streams may keep the missing memory
+        if code == OUT_OF_MEMORY:  # other streams may hold the memory that is missing
             self.trim()
             code, ptr = cu.cuMemAllocFromPoolAsync(nbytes, self._pool, native)
         address = int(check((code, ptr)))
@@ -55,7 +55,7 @@ class Workspaces:
         return address
 
     def give(self, ptr: int, native: Any) -> None:
-        """Return a workspace to its stream, in stream order."""
+        """Return a workspace to the pool. Later launches of the stream may reuse it immediately."""
         _, kept = self._kept.get(id(native)) or self._kept.setdefault(id(native), (native, []))
         if self._captures or len(kept) >= _MOST or self._sizes[ptr] > _LARGEST:
             self._free(ptr, native)

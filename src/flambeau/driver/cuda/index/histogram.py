@@ -21,7 +21,7 @@ _BLOCKS = 8  # blocks per multiprocessor, each of which strides over the element
 
 
 def bincount(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Return the kernel of bincount. Inputs: places, and weights or none."""
+    """Return the kernels of bincount. Inputs: bin numbers, and optional weights."""
     x = _tensor(launch, 0)
     weighted = len(launch.inputs) == 2
     functions = "__device__ i64 bin_of(X x, i64 bins) { return (i64)x; }"
@@ -29,7 +29,7 @@ def bincount(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def histc(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Return the kernel of histc. Scalars: both ends. Params: the number of bins."""
+    """Return the kernels of histc. Scalars: the lower and upper end. Params: the number of bins."""
     x = _tensor(launch, 0)
     whole = launch.inputs[1] is int64
     functions = f"typedef {'i64' if whole else c_name(x.dtype)} Y;" + _RANGED
@@ -45,7 +45,7 @@ def _tensor(launch: Launch, at: int) -> Meta:
 def _plan(
     launch: Launch, device: CudaDevice, functions: str, inputs: list[Meta], ends: str = ""
 ) -> KernelPlan:
-    """Return the launches of a histogram. `ends` is the type of the launch's two scalars, if it has any."""
+    """Return the launches of a histogram. `ends` is the C++ type of the launch's two scalars, if it has them."""
     (out,) = launch.outputs
     bins, count, weighted = out.numel, inputs[0].numel, len(inputs) == 2
     work = WorkspaceLayout()

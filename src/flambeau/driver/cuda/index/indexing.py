@@ -92,7 +92,7 @@ def _guard(launch: Launch, device: CudaDevice, access: IndexedAccess) -> bytes:
 
 
 def _by_tensors(target: Meta, indices: Sequence[Meta], dims: tuple[int, ...], first: int) -> IndexedAccess:
-    """Describe the access `target[..., i, j, ...]`; the index tensors are operands `first`, `first + 1`, ..."""
+    """Return the access `target[..., i, j, ...]`, whose index tensors are operands `first`, `first + 1`, ..."""
     shape = broadcast_shapes([i.shape for i in indices])
     at = dims[0] if dims[-1] - dims[0] == len(dims) - 1 else 0
     kept = [d for d in range(target.ndim) if d not in dims]
@@ -114,7 +114,7 @@ def _by_tensors(target: Meta, indices: Sequence[Meta], dims: tuple[int, ...], fi
 
 
 def _along(target: Meta, index: Meta, dim: int, wraps: bool, said: str = OUT_OF_BOUNDS) -> IndexedAccess:
-    """Describe the access of `index_select` along `dim`; the vector of indices is operand 2."""
+    """Return the access of `index_select` along `dim`. Operand 2 is the vector of indices."""
     target, index = vector_like(target), vector_like(index)
     along = tuple([index.strides[0] if d == dim else 0 for d in range(target.ndim)])
     return IndexedAccess(
@@ -132,7 +132,7 @@ def _along(target: Meta, index: Meta, dim: int, wraps: bool, said: str = OUT_OF_
 
 
 def _by_element(target: Meta, index: Meta, dim: int) -> IndexedAccess:
-    """Describe the access of `gather` and `scatter` along `dim`; the indices are operand 2."""
+    """Return the access of `gather` and `scatter` along `dim`. Operand 2 holds the indices."""
     target, index = vector_like(target), vector_like(index)
     return IndexedAccess(
         shape=index.shape,
@@ -148,7 +148,7 @@ def _by_element(target: Meta, index: Meta, dim: int) -> IndexedAccess:
 
 
 def _over_all(target: Meta, index: Meta) -> IndexedAccess:
-    """Describe the access `target.flatten()[indices]` of `take` and `put`; the indices are operand 2."""
+    """Return the access `target.flatten()[indices]` of `take` and `put`. Operand 2 holds the indices."""
     return IndexedAccess(
         shape=index.shape,
         target=(0,) * index.ndim,
@@ -267,8 +267,8 @@ def _value_text(value: Value, kind: dtype, place: str) -> str:
 def _assign(
     launch: Launch, device: CudaDevice, access: IndexedAccess, value: Value, fixed: bool
 ) -> KernelPlan:
-    """Return the launches that copy x to out and write values at the indices. With `fixed`, the last of repeats
-    wins.
+    """Return the launches that copy x to out and write values at the indices. With `fixed`, the last write to an
+    element wins.
     """
     if fixed:
         return _one_by_one(launch, device, access, value, "acc = v;", last=True)
@@ -329,7 +329,7 @@ def _one_by_one(
     end: str = "",
     last: bool = False,
 ) -> KernelPlan:
-    """Return the launches that copy x to out and then process the values of each index in order. See Note [Order of
+    """Return the launches that copy x to out and then apply the values of each index in order. See Note [Order of
     writes].
 
     The C++ texts use `acc`, the target element; `v`, the value; and `count`, the number of values so far. Dimensions
@@ -548,7 +548,7 @@ def scatter(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def _adds_atomically(kind: dtype, fixed: bool) -> bool:
-    """Return True if atomic additions give a result that does not depend on their order."""
+    """Return True if the result of atomic additions does not depend on their order."""
     if kind.category == INTEGRAL:
         return kind.itemsize >= 4
     return not fixed and kind.name in ("float32", "float64")
@@ -568,7 +568,7 @@ def put(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def _one_shape(a: Meta, b: Meta) -> tuple[Meta, Meta]:
-    """Return two metas with equally many elements as metas of one shape. Raises NotSupportedError if that needs a
+    """Return two layouts with equally many elements as layouts of one shape. Raises NotSupportedError if that needs a
     copy.
     """
     if a.shape == b.shape:

@@ -120,7 +120,7 @@ def roll(launch: Launch, device: CudaDevice) -> KernelProgram:
 
 
 def _build_move(launch: Launch, flipped: Sequence[int], shifts: Sequence[int]) -> KernelProgram:
-    """Return the kernel that reads each element from another place along its dimensions."""
+    """Return the kernel that reads each element from another position along some dimensions (flip, roll)."""
     out, x = launch.outputs[0], launch.inputs[0]
     assert isinstance(x, Meta)
     element, number = carrier(out.itemsize), "u32" if out.numel < 1 << 31 else "u64"
@@ -185,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* out, const {ele
 
 
 def triangle_indices(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """Return the kernel in which each column finds its row by bisection of the number of entries in the rows before."""
+    """Return the kernel of tril_indices and triu_indices: each column finds its row by bisection."""
     rows, columns, offset, _, _, lower = launch.params
     out = launch.outputs[0]
     before = "under(r + offset + 1, columns) - under(offset + 1, columns)"
@@ -254,7 +254,9 @@ def repeats_total(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def repeat_places(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Return the kernels that mark the start of each repeated element and extend the marks over the output."""
+    """Return the kernels of repeat_interleave: mark the first copy of each element, then fill the positions after
+    it.
+    """
     out, x = launch.outputs[0], launch.inputs[0]
     assert isinstance(x, Meta)
     functions, amount, tail, walk = _repeats(launch, device, x)
@@ -290,7 +292,7 @@ extern "C" __global__ void __launch_bounds__(256) run({kind}* out, const i64* st
 
 
 def nonzero_count(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Return the kernel of nonzero_count. Outputs: how many elements are not zero, and how many precede each tile."""
+    """Return the kernel of nonzero_count. Outputs: the number of nonzero elements, and the number before each tile."""
     x = launch.inputs[0]
     assert isinstance(x, Meta) and launch.params == (TILE,)
     walk = Walked(x.shape, [x.strides])

@@ -33,7 +33,7 @@ def randperm(launch: Launch, device: CudaDevice) -> KernelPlan:
 
 
 def _drawing(radix: Radix, policy: Policy, width: int) -> Pass:
-    """Return the kernel that draws a key of 64 bits for each element, reduced to the keys' range."""
+    """Return the kernel that draws a random key for each element, reduced to the range of the keys."""
     greatest = "0xffffffffull" if width == 32 else "~0ull"
     text = f"""{file("random.cuh")}
 extern "C" __global__ void __launch_bounds__(256) run({radix.kind}* keys, u64 seed, u64 offset, i64 n) {{
@@ -50,9 +50,7 @@ extern "C" __global__ void __launch_bounds__(256) run({radix.kind}* keys, u64 se
 
 
 def _shuffling(radix: Radix, drawn: int, bits: int) -> Pass:
-    """Return the kernel that shuffles the elements of equal keys. One thread handles each run; most runs have one
-    element.
-    """
+    """Return the kernel that shuffles elements of equal keys. One thread handles each group; most have one element."""
     mask = "~0ull" if bits == 64 else f"(1ull << {bits}) - 1"
     text = f"""{file("random.cuh")}
 extern "C" __global__ void __launch_bounds__(256) run(const {radix.kind}* keys, u32* places, u64 seed, u64 offset,

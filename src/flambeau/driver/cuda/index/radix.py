@@ -72,7 +72,7 @@ class Radix:
         values = [work.take(count * 4 * places) for _ in range(2)]
         self.source = keys[0]
         self._keys, self._values = keys, values
-        self._last = number % 2  # the buffer with the result, if every digit matters
+        self._last = number % 2  # the buffer that holds the result if no pass is skipped
         self.keys, self.values = keys[self._last], values[self._last]
         self.passes = [self._count(), self._scan(), *[self._sweep(n) for n in range(number)], self._settle()]
 
@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__({_SWEEPERS}, 2) run(K* keys0, u32* 
         )
 
     def _settle(self) -> Pass:
-        """Copy the result to the expected buffer, if an odd number of digits was skipped."""
+        """Copy the result to the expected buffer, if an odd number of passes was skipped."""
         here, there = 1 - self._last, self._last
         text = f"""{file("sorting.cuh")}
 extern "C" __global__ void __launch_bounds__(256) run({self.kind}* keys0, u32* values0,

@@ -27,7 +27,7 @@ from flambeau.driver.cuda.index.sorting import (
     raw_type,
 )
 
-_SELECTED = 256  # elements of a row from which selection is faster than a sort
+_SELECTED = 256  # row length from which selection is faster than sorting
 _CACHED = 32768  # bytes of shared memory for the orders of a row's elements
 _LONE = 32768  # elements of a row up to which one block selects, even if other multiprocessors are idle
 
@@ -37,7 +37,7 @@ _PICKS = {
     "median": "const i64 pick = valid < length ? valid : (length - 1) / 2;",
     "nanmedian": "const i64 pick = valid ? (valid - 1) / 2 : 0;",
 }
-# The last place of the longest run of equal elements, the first of these runs.
+# the last position of the longest run of equal elements; of equally long runs the first
 _MODE_OF_SORTED = """
   i64 pick = 0, longest = -1;
   for (i64 j = 0, first = 0; j < length; ++j) {
@@ -87,7 +87,7 @@ def _move_dims_last(x: Meta, dims: Sequence[int]) -> Meta:
 
 
 def _of_nothing(out: Meta) -> KernelProgram:
-    """Return the median of no elements: NaN, or for integers the value of NaN on a CPU."""
+    """Return the kernel of the median of empty rows: NaN, or the integer to which a CPU converts NaN."""
     walk = Walked(out.shape, [out.strides])
     kind = c_name(out.dtype)
     nothing = "0" if out.dtype.category == INTEGRAL else f"to<{kind}>(NAN)"
@@ -118,13 +118,13 @@ class _Rows:
         self.types = f"{file('sorting.cuh')}\ntypedef {c_name(self.kind)} C; typedef {self.raw} K;"
 
     def read(self, row: str, column: str) -> str:
-        """Declare `raw`, an element."""
+        """Return C++ that declares `raw`, an element."""
         return f"""{self._rows.locate(row, "base")} {self._row.locate(column, "step")}
       const K raw = x[base[0] + step[0]];"""
 
 
 class _Picked:
-    """The outputs of an element of each row: its value, and its place where there are two."""
+    """The outputs for the selected element of each row: its value and, if there are two outputs, its index."""
 
     def __init__(self, outputs: Sequence[Meta]) -> None:
         self.element = carrier(outputs[0].itemsize)
@@ -134,7 +134,7 @@ class _Picked:
         self.parameters = f"{element}* values, {indices}const {element}* x, {self.walk.parameter('out')}"
 
     def store(self, rows: _Rows, row: str) -> str:
-        """Store the element at `place` of a row."""
+        """Return C++ that stores the element at `place` of a row."""
         return f"""{rows.read(row, "place")}
   {self.walk.locate(row, "out")}
   values[out[0]] = ({self.element})raw;
@@ -326,9 +326,7 @@ extern "C" __global__ void __launch_bounds__({short.threads}) run(C* out, const 
 
 
 def _interpolate(here: Walked, levels: Walked, interpolation: str, skip: bool) -> str:
-    """Return C++ that stores quantile i, of `level`, of a row. `at` is a C++ expression for the row's elements in
-    order.
-    """
+    """Return C++ that stores quantile i at `level` of a row. `at` is a C++ expression for the row's sorted elements."""
     return f"""{levels.locate("level", "l")}
   const i64 counted = {"valid" if skip else "length"};
   const C rank = q[l[0]] * (C)(counted > 1 ? counted - 1 : 0);

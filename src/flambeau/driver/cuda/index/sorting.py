@@ -13,10 +13,10 @@ from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name
 from flambeau.driver.cuda.index.radix import Radix
 
-_HELD = 8  # items of a thread in the sort of short rows: HELD of sorting.cuh
+_HELD = 8  # elements that a thread holds when it sorts short rows: HELD of sorting.cuh
 _FEW = 120  # elements of a row that can be selected without sorting it
-_MANY = 512  # elements of a row from which selection is faster
-_CHOOSERS = 256  # threads; with 16 elements each, 17 * _FEW at most are put up: POOL of sorting.cuh
+_MANY = 512  # row length from which selection is faster
+_CHOOSERS = 256  # threads; with 16 elements each they collect at most 17 * _FEW elements: POOL of sorting.cuh
 _SHORT = 32768  # bytes of shared memory for rows that one block sorts
 
 
@@ -234,7 +234,7 @@ def _build_selection(
 
 
 class _Choosing:
-    """The text of kernels that select from rows of x, `each` elements per thread at a time."""
+    """The C++ text of kernels that select from rows of x. Each thread processes `each` elements at a time."""
 
     def __init__(self, x: Meta, values: Meta, indices: Meta, descending: bool, each: int) -> None:
         self.walk = Walked(x.shape[:-1], [m.strides[:-1] for m in (values, indices, x)])
@@ -244,7 +244,7 @@ class _Choosing:
 
     def kernel(self, read: str, store: str) -> str:
         items = "" if read is self.of_row and store is _STORED else "T* items, "
-        together = 1 if self._raw == "u64" else 3  # blocks of a multiprocessor for which registers suffice
+        together = 1 if self._raw == "u64" else 3  # blocks per multiprocessor that the registers allow
         return f"""{file("sorting.cuh")}
 typedef {self._element} E; typedef {self._raw} K; typedef Item<K>::type T;
 constexpr int ITEMS = {self._each};

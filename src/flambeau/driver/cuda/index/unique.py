@@ -69,7 +69,9 @@ def _of_elements(launch: Launch, consecutive: bool) -> KernelPlan:
 
 
 def _count_groups(counts: Meta, starts: Place) -> Pass:
-    """Return the sizes of the groups, from where each starts; 0 beyond the last."""
+    """Return the launch that computes the sizes of the groups from the position at which each begins; 0 after the
+    last.
+    """
     walk = Walked(counts.shape, [counts.strides])
     text = f"""
 extern "C" __global__ void __launch_bounds__(256) run(i64* counts, const i64* found, const i64* starts,
@@ -189,7 +191,7 @@ def _merge(
     source: Place,
     target: Place,
 ) -> Pass:
-    """Return the kernel that merges pairs of sorted runs of `run` slices; run 0 initializes the order."""
+    """Return the kernel that merges pairs of sorted runs of `run` slices. Run 0 initializes the order."""
     text = f"""{functions}
 extern "C" __global__ void __launch_bounds__(256) run(const {carrier(x.itemsize)}* x, const u32* from, u32* to_,
     {rest.parameter("r")}, i64 n, i64 width, i64 step, i64 run) {{

@@ -138,9 +138,7 @@ class Dnn:
             self._execute(self.handle, plan, arguments)
 
     def _new_arguments(self, key: Key) -> int:
-        """Return cuDNN's description of addresses. It is cached, because a training repeats them and it takes five
-        calls.
-        """
+        """Return cuDNN's descriptor of a set of addresses. It is cached, because training repeats the sets."""
         if len(self._arguments) >= _MOST_ARGUMENTS:
             self._forget_arguments()
         self._ptrs[0], self._ptrs[1], self._ptrs[2], self._work[0] = key
@@ -167,7 +165,7 @@ class Dnn:
 
 
 def of(device: CudaDevice) -> Dnn | None:
-    """Return the device's; None where cuDNN is not installed."""
+    """Return cuDNN on a device, loaded on first use; None if it is not installed."""
     if "cudnn" not in device.libraries:
         try:
             device.libraries["cudnn"] = Dnn()
@@ -178,7 +176,7 @@ def of(device: CudaDevice) -> Dnn | None:
 
 
 class Target:
-    """The tensor that is computed from the two others (see driver/cuda/nn/convolution.py).
+    """The tensor that an operation computes from the two other tensors (see driver/cuda/nn/convolution.py).
 
     Attributes:
         order: The two other tensors.

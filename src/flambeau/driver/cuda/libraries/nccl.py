@@ -95,7 +95,7 @@ class _Nccl(NativeLibrary):
             self._destroy_op(op.value, native)
 
     def group(self, calls: Sequence[Callable[[], None]]) -> None:
-        """Issue calls that wait for each other as one group. The group is closed even if one raises."""
+        """Issue calls that wait for each other as one NCCL group. The group ends even if a call raises."""
         if len(calls) == 1:  # a single call needs no group
             return calls[0]()
         self._start()

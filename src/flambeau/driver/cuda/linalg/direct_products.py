@@ -80,7 +80,7 @@ def product(launch: Launch, tf32: bool) -> KernelProgram | None:
     if a.dtype.category < FLOATING or not 0 < a.shape[-1] <= deep or out.numel > FEW:
         return None
     seen = [view_strides(x.shape, x.strides, shape) for x in (out, *added)]
-    if None in seen:  # the batch was merged into rows
+    if None in seen:  # the batch was merged into the rows
         return None
     strides = [x for x in (seen[0], a.strides, b.strides, *seen[1:]) if x is not None]
     batches = Walked(shape[:-2], [x[:-2] for x in strides])
@@ -114,5 +114,5 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(paramete
 
 
 def _runs_down(x: Meta) -> str:
-    """Return True if memory runs along the rows' numbers."""
+    """Return the C++ literal "true" if elements of a column are closer in memory than those of a row."""
     return "true" if abs(x.strides[-2]) < abs(x.strides[-1]) else "false"

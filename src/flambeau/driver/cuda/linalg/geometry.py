@@ -45,7 +45,8 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({kind}* out, const {
 
 # -- distances -----------------------------------------------------------------------------------------------
 
-_TILE, _DEEP, _EACH = 64, 16, 4  # rows of each matrix per block, columns at a time, rows of each per thread
+# rows of each matrix per block, columns loaded at a time, rows of each matrix per thread
+_TILE, _DEEP, _EACH = 64, 16, 4
 
 
 def _step(p: float) -> tuple[str, str]:
@@ -127,7 +128,7 @@ _SIGN = "(x != x ? x : T((x > 0) - (x < 0)))"
 
 
 def _slope(p: float) -> tuple[str, str]:
-    """Return C++ for the factors of a gradient g of a distance d, and of a difference x."""
+    """Return C++ for two factors of a gradient: one of its gradient g and the distance d, one of the difference x."""
     if p == 0:
         return "T(0)", "T(0)"
     if p == 1:

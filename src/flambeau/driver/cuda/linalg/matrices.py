@@ -19,7 +19,7 @@ from flambeau.driver.api import Expression, Fold, Kernel, Launch
 from flambeau.driver.cuda.codegen.kernel_steps import Array, KernelSteps, Places, device_only
 from flambeau.driver.cuda.device.device import CudaDevice
 
-SMALL = 512  # rows up to which the library's batched routines are the faster ones
+SMALL = 512  # number of rows up to which the library's batched routines are faster
 
 
 def _constants(launch: Launch) -> tuple[float, ...]:
@@ -86,7 +86,7 @@ class Matrices:
 
 
 def transpose_meta(x: Meta) -> Meta:
-    """Return the matrices transposed."""
+    """Return the layout of the transposed matrices."""
     shape, strides = x.shape, x.strides
     return x.with_((*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]))
 
@@ -156,7 +156,7 @@ def finite(steps: KernelSteps, x: Array, info: Array) -> tuple[Array, Callable[[
 
 
 def each(steps: KernelSteps, count: int, call: Callable[[Places, Any, int], None]) -> None:
-    """Add `call(places, native stream, number)` for each matrix of a batch."""
+    """Add a library call for each matrix of a batch: `call(places, native stream, number)`."""
 
     def step(places: Places, native: Any, stream: int) -> None:
         for at in range(count):
@@ -179,7 +179,7 @@ def addresses(steps: KernelSteps, array: Array, step: int, count: int) -> int:
 
 
 def identity(steps: KernelSteps, out: Array) -> None:
-    """Fill with identity matrices."""
+    """Add a kernel that fills `out` with identity matrices."""
     rows, cols = out.meta.shape[-2:]
     steps.run(IDENTITY, out, params=(cols, rows))
 

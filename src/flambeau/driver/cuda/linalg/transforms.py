@@ -199,7 +199,7 @@ def _dense(x: Meta, order: Sequence[int]) -> Meta:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """The two sides of a plan, the number of its transforms, and the byte offsets of its calls."""
+    """A plan that covers two tensors: its two sides, its number of transforms, and the byte offsets of its calls."""
 
     source: Side
     target: Side
@@ -208,7 +208,7 @@ class _Walk:
 
 
 def _walk(source: Meta, target: Meta, dims: tuple[int, ...], limit: int | None) -> _Walk | None:
-    """Return how one plan, called at most `limit` times, covers both tensors; None if no plan can."""
+    """Return how at most `limit` calls of one plan cover both tensors; None if they cannot."""
     read, write = _points(source, dims), _points(target, dims)
     if read is None or write is None:
         return None
@@ -237,7 +237,7 @@ def _is_aligned(x: Meta, offset: int) -> bool:
 
 
 def _points(x: Meta, dims: Sequence[int]) -> tuple[tuple[int, ...], int] | None:
-    """Return the embedding and stride of a tensor's points along `dims`; None if it has none."""
+    """Return cuFFT's embedding and stride for a tensor's points along `dims`; None if no values describe them."""
     sizes = [x.shape[d] for d in dims]
     strides = [x.strides[d] for d in dims]
     for at in reversed(range(len(dims))):
@@ -303,7 +303,7 @@ def transforms_of(device: CudaDevice) -> Transforms:
 
 
 def _load_half(steps: KernelSteps, out: Array, x: Array, dims: Sequence[int], scale: float) -> None:
-    """Copy half a spectrum to dense memory, scaled."""
+    """Add a copy of half a spectrum to dense memory, scaled."""
     points = steps.outputs[0].meta.shape[dims[-1]]
     order = _by_memory(out.meta, range(out.meta.ndim))
     a, b = (

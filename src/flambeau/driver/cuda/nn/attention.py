@@ -47,7 +47,7 @@ class _AttentionOperands:
 
     @property
     def steps(self) -> list[bytes]:
-        """Return row and column steps of out, q, k, v and the mask."""
+        """Return the row and column strides of out, q, k, v and the mask."""
         return [i64(*x.strides[-2:]) for x in self.operands] + ([] if self.mask is not None else [i64(0, 0)])
 
 
@@ -115,7 +115,8 @@ def _on_tensor_cores(x: _AttentionOperands) -> KernelProgram:
     several = 2 if depth <= 64 < queries else 1  # blocks of 16 queries for which a warp has registers
     together = 16 * several * _WARPS
     tiles, batch, masked = -(-queries // together), x.batch, x.mask is not None
-    tile = "tiles - 1 - blockIdx.x % tiles" if x.causal else "blockIdx.x % tiles"  # the largest blocks begin
+    # the largest blocks begin, because they take longest
+    tile = "tiles - 1 - blockIdx.x % tiles" if x.causal else "blockIdx.x % tiles"
     text = f"""
 typedef {c_name(x.q.dtype)} X;
 typedef {c_name(x.mask.dtype) if x.mask is not None else "bool"} M;

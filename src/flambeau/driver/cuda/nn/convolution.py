@@ -95,7 +95,7 @@ def _build_steps(
 
 
 def _inside(steps: KernelSteps, x: Array, is_target: bool) -> Array:
-    """Return the array itself if it is contiguous, otherwise a contiguous copy of an input or memory for an output."""
+    """Return the array if it is contiguous. Otherwise return a contiguous copy of an input, or memory for an output."""
     if x.meta.strides == contiguous_strides(x.meta.shape) or not x.meta.numel:
         return x
     dense = steps.dense(x.meta.shape, x.meta.dtype)
@@ -231,7 +231,7 @@ def _samples(x: Array, start: int, count: int) -> Array:
 
 
 def _correlate(steps: KernelSteps, meeting: ConvolutionOperands) -> None:
-    """Compute the narrow side: the weight times the columns."""
+    """Compute the narrow side (the result of a convolution): the weight times the columns."""
     by = _Columns(steps, meeting)
     for part in [by.whole()] if by.plain else by.parts():
         if not by.plain:
@@ -243,7 +243,10 @@ def _correlate(steps: KernelSteps, meeting: ConvolutionOperands) -> None:
 
 
 def _spread(steps: KernelSteps, meeting: ConvolutionOperands) -> None:
-    """Compute the broad side: the transposed weight times the narrow side, added where columns overlap."""
+    """Compute the broad side (the input of a convolution): the transposed weight times the narrow side.
+
+    Products are summed where columns overlap.
+    """
     by = _Columns(steps, meeting)
     channels, bias = meeting.broad.meta.shape[1], meeting.bias
     for part in [by.whole()] if by.plain else by.parts():

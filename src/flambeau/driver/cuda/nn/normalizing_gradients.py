@@ -24,7 +24,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Operand:
-    """A meta in the shape of the view of x, or of a reduction's result, with its place."""
+    """An operand's layout in the shape of x or of a reduction's result, with its index among the operands."""
 
     meta: Meta
     place: Place
@@ -64,7 +64,7 @@ class _GradientOperands:
         return _Operand(meta.with_(shape, strides), (at, 0))
 
     def _beside(self, meta: Meta, at: int) -> _Operand:
-        """Return the weight, repeated to the shape of x."""
+        """Return the weight's layout, repeated to the shape of x."""
         steps = dict(zip(self.seen.weighted, self.vector(meta, at).meta.strides, strict=True))
         strides = tuple([steps.get(d, 0) for d in range(len(self.seen.shape))])
         return _Operand(meta.with_(self.seen.shape, strides), (at, 0))
@@ -83,7 +83,7 @@ class _GradientOperands:
         return [_Operand(self.state, self.work.take(self.state.nbytes)) for _ in range(count)]
 
     def across(self, states: Sequence[_Operand]) -> list[_Operand]:
-        """Return arrays of one number for each row, repeated to the shape of x."""
+        """Return the layouts of arrays with one number for each row, repeated to the shape of x."""
         return [
             _Operand(each.meta.with_(self.seen.shape, _standing(each.meta)), each.place) for each in states
         ]
@@ -95,7 +95,7 @@ class _GradientOperands:
 
 
 def _standing(state: Meta) -> tuple[int, ...]:
-    """Return the strides with 0 for dimensions of one element."""
+    """Return the strides, with 0 for dimensions of size 1."""
     return tuple([0 if n == 1 else s for n, s in zip(state.shape, state.strides, strict=True)])
 
 
@@ -167,7 +167,7 @@ def _moments(x: _GradientOperands, moments: Sequence[_Operand]) -> Pass:
 
 
 def _sums(dims: tuple[int, ...], x: _GradientOperands, lifted: Sequence[str], lower: Sequence[str]) -> Fold:
-    """Return a reduction of one sum or two; `lower` selects the sum of each output."""
+    """Return a reduction that computes one or two sums. `lower` selects the sum for each output."""
     single = len(lifted) == 1
     return Fold(
         lambda launch: dims, lambda launch: (x.number,), "T" if single else "Vector<T, 2>", "T{}" if single else "{}",

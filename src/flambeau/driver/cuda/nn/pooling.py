@@ -79,7 +79,7 @@ def _maxima(launch: Launch, x: Meta, lattice: Lattice, adaptive: str) -> KernelP
 
 
 def _few(lattice: Lattice, x: Meta) -> str:
-    """Return C++ that loads all elements of a small window into `seen`.
+    """Return C++ that loads all elements of a small window into the array `seen`.
 
     The loads are independent, so the thread waits for memory once. Elements that are not `inside` are loaded from a
     valid address, which is cheaper than a branch.
@@ -111,7 +111,7 @@ def _few(lattice: Lattice, x: Meta) -> str:
 
 
 def _is_near(x: Meta) -> bool:
-    """Return True if 32 bits suffice to count the elements between two elements of a plane."""
+    """Return True if element offsets within a plane fit in 32 bits."""
     return sum((n - 1) * abs(s) for n, s in zip(x.shape[2:], x.strides[2:], strict=True)) < 1 << 30
 
 
@@ -279,7 +279,7 @@ def _means(
 
 
 def _share(adaptive: str, include: bool, divisor: int | None, at: str) -> str:
-    """Return C++ that declares `share`, the divisor of the window at `at`."""
+    """Return C++ that declares `share`, the number by which the window at `at` is divided."""
     if divisor is not None:
         return f"const i64 share = {divisor};"
     each = [f"share_of<{adaptive}>(w, {d}, {at}[{d}], {str(bool(include)).lower()})" for d in range(3)]
@@ -350,7 +350,7 @@ def _means_back(
 
 
 def _flat(x: Meta) -> Lattice:
-    """Return a lattice that only numbers the elements of x."""
+    """Return a lattice that numbers the elements of x."""
     return Lattice.adaptive(x.shape[2:], x.shape[2:])
 
 

@@ -20,7 +20,7 @@ _HEADERS = ("windows.cuh", "resampling.cuh", "sampling.cuh")
 
 
 def _grid(grid: Meta) -> Meta:
-    """Return the grid (N, positions ..., dims) as (N, dims, positions ...)."""
+    """Return the layout of a grid (N, positions ..., dims) as (N, dims, positions ...)."""
     shape, strides = grid.shape, grid.strides
     return grid.with_((shape[0], shape[-1], *shape[1:-1]), (strides[0], strides[-1], *strides[1:-1]))
 

@@ -28,7 +28,7 @@ def attention(launch: Launch) -> Body:
 
 
 def _normalize(scores: Array, sums: Array) -> Array:
-    """Compute softmax along the last axis in place. A row of only -inf gives zeros.
+    """Replace scores by their softmax along the last axis, in place. A row of only -inf becomes zeros.
 
     Args:
         scores: (..., L, S).

@@ -18,7 +18,8 @@ from flambeau.ops.nn.convolution import Geometry, add_bias, factor_conversion
 from flambeau.ops.nn.windows import Array, Ints, pad_axes, spread, windows
 from flambeau.ops.pointwise.dtype_promotion import wide
 
-CHUNK = 1 << 20  # bytes of columns created together, so that they are still in the cache for the product
+# bytes of columns that are created together, so that they are still in the cache when they are multiplied
+CHUNK = 1 << 20
 
 
 def convolution(launch: Launch) -> Body:
@@ -28,13 +29,13 @@ def convolution(launch: Launch) -> Body:
 
 
 def backward_input(launch: Launch) -> Body:
-    """Return the body of the gradient by the input, which is the other convolution with the same weight."""
+    """Return the body of the gradient with respect to the input: the other convolution with the same weight."""
     how: Geometry = launch.params[0]
     return _product_body(launch, _multiply_windows if how.transposed else _add_products)
 
 
 def backward_weight(launch: Launch) -> Body:
-    """Return the body of the gradient by the weight: the columns of one side times the other side."""
+    """Return the body of the gradient with respect to the weight: one side's columns times the other side."""
     how, kernel = launch.params[:2]
     convert = factor_conversion(launch)
 
@@ -65,7 +66,7 @@ def _product_body(launch: Launch, compute: Callable[[Array, Array, Array, Geomet
 
 
 def _chunks(count: int, nbytes: int) -> Iterable[slice]:
-    """Return runs of `count` samples of `nbytes` each, of CHUNK bytes at most where one sample fits."""
+    """Return slices of `count` samples of `nbytes` each. A slice has at most CHUNK bytes, or one sample."""
     step = max(1, CHUNK // max(nbytes, 1))
     return [slice(i, min(i + step, count)) for i in range(0, count, step)]
 
@@ -89,7 +90,8 @@ def _add_products(out: Array, x: Array, weight: Array, how: Geometry) -> None:
     groups, places = how.groups, math.prod(count)
     inner, taps = weight.shape[0] // groups, math.prod(weight.shape[1:])
     by_group = weight.reshape(groups, inner, taps).swapaxes(1, 2)
-    product = np.multiply if inner == 1 else np.matmul  # nothing to sum: the same numbers, sooner
+    # with one row there is nothing to sum, so multiply computes the same and is faster
+    product = np.multiply if inner == 1 else np.matmul
     pads = tuple(
         [
             (p, max((n - 1) * s + r - p - m, 0))
@@ -105,7 +107,10 @@ def _add_products(out: Array, x: Array, weight: Array, how: Geometry) -> None:
 
 
 def _multiply_sides(narrow: Array, broad: Array, kernel: Ints, how: Geometry) -> Array:
-    """Return the windows of `broad` (N, C, ...) times `narrow` (N, O, windows ...): (groups, O / groups, taps)."""
+    """Return the products of the windows of `broad` (N, C, ...) and `narrow` (N, O, windows ...).
+
+    The result's shape is (groups, O / groups, taps).
+    """
     groups, count = how.groups, narrow.shape[2:]
     inner, places = narrow.shape[1] // groups, math.prod(count)
     taps = broad.shape[1] // groups * math.prod(kernel)

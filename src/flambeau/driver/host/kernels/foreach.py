@@ -52,7 +52,9 @@ def foreach(launch: Launch) -> Body:
 
 
 def _all_alike(metas: Sequence[Meta]) -> bool:
-    """Return True if all tensors, except those of one element, can be processed as flat memory."""
+    """Return True if all tensors with more than one element are dense in the same order, so that memory can be read
+    flat.
+    """
     return all(x.numel == 1 or alike(x, metas[0]) for x in metas)
 
 
@@ -66,7 +68,7 @@ def _parts(size: int) -> Iterator[slice]:
 
 
 def _read_part(whole: Array, part: slice, load: Store | None, kind: dtype) -> Array:
-    """Return a part of a list's tensor (all of a single element), in the dtype of computation."""
+    """Return a slice of a list's tensor, in the dtype of the computation. A tensor of one element is returned whole."""
     taken = whole[part] if whole.size > 1 else whole
     if load is None:
         return taken

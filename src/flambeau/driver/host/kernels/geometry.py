@@ -9,7 +9,7 @@ from flambeau.driver.api import Body, Launch
 from flambeau.ops.index_common import indexes
 from flambeau.ops.linalg.geometry import Array, length_of, slopes_of
 
-BLOCK = 1 << 17  # differences held together, so that they stay in a core's cache
+BLOCK = 1 << 17  # differences that are computed together, so that they stay in a core's cache
 SHORT = 32  # columns up to which sums run across rows instead of along them
 
 
@@ -24,7 +24,8 @@ def cdist(launch: Launch) -> Body:
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         a, b = (np.ascontiguousarray(np.moveaxis(x, -1, axis)) for x in inputs)
         step = max(1, BLOCK // max(1, b.size))
-        mirrored = _are_one(*inputs)  # then the part right of the diagonal equals the part below it
+        # distances of rows to themselves are symmetric, so those below the diagonal are copied
+        mirrored = _are_one(*inputs)
         for at in range(0, outputs[0].shape[-2], step):
             some, rest = slice(at, at + step), slice(at if mirrored else 0, None)
             if axis == 0:
@@ -40,12 +41,12 @@ def cdist(launch: Launch) -> Body:
 
 
 def _are_one(a: Array, b: Array) -> bool:
-    """Return True if two arrays are the same elements of memory."""
+    """Return True if two arrays view the same elements of memory."""
     return a.ctypes.data == b.ctypes.data and a.shape == b.shape and a.strides == b.strides
 
 
 def cdist_backward(launch: Launch) -> Body:
-    """Return the body of the gradient of distances by the first rows."""
+    """Return the body of the gradient of distances with respect to the first matrix."""
     (p,) = launch.params
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:

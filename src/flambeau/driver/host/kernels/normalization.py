@@ -13,7 +13,7 @@ from flambeau.ops.cache_blocks import Array, contiguous, row_blocks
 from flambeau.ops.nn.normalization import scale_and_shift
 from flambeau.ops.pointwise.compute_dtype import to_computing
 
-SPAN = 4096  # elements that BLAS sums up by itself, in one thread and by many partial sums
+SPAN = 4096  # elements that BLAS sums in one call: in one thread and with many partial sums
 Rows = Callable[[Array, Array, float], None]
 """`rows(x, out, eps)`: along the last axis of two matrices."""
 
@@ -48,7 +48,9 @@ def _scale_and_shift_in_place(x: Array, factors: Sequence[Array], given: Sequenc
 
 
 def _body(normalize: Rows, launch: Launch) -> Body:
-    """Return the body of a norm of rows, the last dimensions; each element of it has a weight and a bias."""
+    """Return the body of a normalization of rows (the last dimensions), whose elements each have a weight and a
+    bias.
+    """
     ndim, eps, given = launch.params
     kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
     widen, length = to_computing(kind, kind), math.prod(shape[len(shape) - ndim :])
@@ -74,7 +76,7 @@ rms_norm = partial(_body, _divide_by_root)
 
 
 def group_norm(launch: Launch) -> Body:
-    """Return the body of group norm: all groups of all samples are rows."""
+    """Return the body of group norm, which treats each group of each sample as a row."""
     groups, eps, given = launch.params
     kind, shape = launch.outputs[0].dtype, launch.outputs[0].shape
     widen = to_computing(kind, kind)

@@ -16,7 +16,7 @@ from flambeau.ops.pointwise.compute_dtype import to_computing
 
 
 def max_pool(launch: Launch) -> Body | None:
-    """Return the body of maxima. It keeps the numbers of taps, which take fewer bytes than places."""
+    """Return the body of max pooling. It stores for each window the number of the largest tap, in few bytes."""
     source, kind = launch.inputs[0], launch.outputs[0].dtype
     assert isinstance(source, Meta)
     if not source.numel:
@@ -29,7 +29,7 @@ def max_pool(launch: Launch) -> Body | None:
     )
     origin = flat_places([at[0] for at in axes], size)
     away = flat_places([np.arange(k) * d for k, d in zip(how.kernel, how.dilation, strict=True)], size)
-    offsets = np.concatenate(([0], away.reshape(-1)))  # offset of each tap, by its number from 1
+    offsets = np.concatenate(([0], away.reshape(-1)))  # number of a tap, from 1 -> its offset in memory
     number = np.min_scalar_type(away.size).type
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
@@ -37,7 +37,8 @@ def max_pool(launch: Launch) -> Body | None:
         low = lowest(x.dtype)
         whole = pad_axes(x, how.pads(size, count), low)
         best = np.full(outputs[0].shape, low, x.dtype)
-        chosen = np.zeros(best.shape, number)  # number of the tap; 0 if none is above the lowest value
+        # number of the largest tap; 0 if no element exceeds the lowest value
+        chosen = np.zeros(best.shape, number)
         for i, (_, place) in enumerate(taps(how.kernel, how.stride, how.dilation, count), 1):
             seen = np.ascontiguousarray(whole[place])
             better = (seen > best) | (seen != seen)
@@ -54,7 +55,7 @@ def max_pool(launch: Launch) -> Body | None:
 
 
 def adaptive_avg_pool(launch: Launch) -> Body:
-    """Return the body of means of adaptive windows, along one dimension after the other."""
+    """Return the body of adaptive average pooling, which processes one dimension after the other."""
     source, kind = launch.inputs[0], launch.outputs[0].dtype
     assert isinstance(source, Meta)
     bounds = [bounds_of(n, m) for n, m in zip(source.shape[2:], launch.params[0], strict=True)]
@@ -67,7 +68,7 @@ def adaptive_avg_pool(launch: Launch) -> Body:
         x = widen(inputs[0])
         if not outputs[0].size:
             return
-        if even:  # windows side by side, all of one length
+        if even:  # adjacent windows of one length
             x = np.add.reduce(x.reshape(split), axis=tuple(range(3, len(split), 2)))
             np.copyto(outputs[0], x / x.dtype.type(math.prod([k for _, k in parts])), casting="unsafe")
             return

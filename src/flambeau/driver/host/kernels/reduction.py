@@ -26,7 +26,7 @@ def _body(ufunc: np.ufunc, across: Across, launch: Launch, is_mean: bool = False
 
 
 def _reduce_rows(ufunc: np.ufunc, launch: Launch, is_mean: bool) -> Body | None:
-    """Return a body that reduces lines of memory straight into its output, if NumPy can."""
+    """Return a body that reduces rows of memory directly into its output; None if NumPy cannot."""
     how, source, out = launch.params[0], launch.inputs[0], launch.outputs[0]
     assert isinstance(source, Meta)
     native = source.dtype is how.kind is out.dtype is wide(out.dtype)
@@ -35,7 +35,7 @@ def _reduce_rows(ufunc: np.ufunc, launch: Launch, is_mean: bool) -> Body | None:
     if ufunc in (np.maximum, np.minimum) and source.shape[-1] <= SHORT:
         return None
     kept = out.ndim == source.ndim
-    # Small integers cannot hold the length of their rows, and have no mean.
+    # a small integer dtype cannot represent a row's length, and integers have no mean
     count = out.dtype.to_real().numpy.type(source.shape[-1]) if is_mean else None
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
@@ -47,7 +47,7 @@ def _reduce_rows(ufunc: np.ufunc, launch: Launch, is_mean: bool) -> Body | None:
 
 
 def _reduce_lines(across: Across, launch: Launch) -> Body | None:
-    """Return a body that folds long lines of memory together."""
+    """Return a body that combines long rows of memory elementwise."""
     how, source = launch.params[0], launch.inputs[0]
     assert isinstance(source, Meta)
     axes, convert = _lines(source.shape, source.strides, how.dims), to_computing(how.kind, source.dtype)
@@ -61,7 +61,10 @@ def _reduce_lines(across: Across, launch: Launch) -> Body | None:
 
 
 def _lines(shape: Sequence[int], strides: Sequence[int], dims: Sequence[int]) -> tuple[int, int, int] | None:
-    """Return the three axes of a contiguous array with `dims` in the middle; None if the last axis is short."""
+    """Return the three axes that result from merging a contiguous array's dims, with `dims` in the middle.
+
+    Returns None if the last axis is short.
+    """
     if not dims or dims[-1] - dims[0] != len(dims) - 1 or tuple(strides) != contiguous_strides(shape):
         return None
     first, last = dims[0], dims[-1] + 1

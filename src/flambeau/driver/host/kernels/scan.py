@@ -11,7 +11,7 @@ from flambeau.driver.api import Body, Launch
 from flambeau.ops.cache_blocks import BLOCK, row_blocks
 from flambeau.ops.reduce.scan import Array, accumulating, scan_body
 
-LINE = 64  # elements of a line from which one call per line is faster
+LINE = 64  # length of a row from which one NumPy call for each row is faster
 
 
 def _accumulate(ufunc: np.ufunc, x: Array, axis: int) -> Array:
@@ -24,7 +24,7 @@ def _accumulate(ufunc: np.ufunc, x: Array, axis: int) -> Array:
 
 
 def _accumulate_lines(ufunc: np.ufunc, x: Array, axis: int, kind: Any) -> Array:
-    """Return scans along an axis whose lines are long, one `ufunc` call per line.
+    """Return scans along an axis of long rows, with one `ufunc` call per step.
 
     NumPy's `accumulate` would scan one column after the other, with strided accesses.
     """
@@ -39,7 +39,7 @@ def _accumulate_lines(ufunc: np.ufunc, x: Array, axis: int, kind: Any) -> Array:
 
 
 def _accumulate_blocks(ufunc: np.ufunc, rows: Array, kind: Any) -> Array:
-    """Return scans of rows, carried from block to block."""
+    """Return scans of rows that are computed block by block; each block begins with the last block's result."""
     out = np.empty_like(rows)
     for part in row_blocks(rows):
         carried: Any = None
@@ -58,7 +58,7 @@ cumprod = partial(scan_body, partial(_accumulate, np.multiply))
 
 
 def logcumsumexp(launch: Launch) -> Body | None:
-    """Return the body of running sums of exponentials of real numbers."""
+    """Return the body of logcumsumexp for real numbers."""
     if launch.outputs[0].dtype.is_complex:
         return None
     return scan_body(partial(_accumulate, np.logaddexp), launch)

@@ -38,7 +38,8 @@ def _body(rows: Rows, launch: Launch) -> Body:
         x, out = convert(inputs[0]), outputs[0]
         if not out.size:
             return
-        lasting = contiguous(x if last else x.swapaxes(axis, -1))  # sums are pairwise along memory alone
+        # NumPy sums pairwise only along contiguous memory
+        lasting = contiguous(x if last else x.swapaxes(axis, -1))
         direct = last and out.dtype == x.dtype and out.flags.c_contiguous
         result = out if direct else np.empty_like(lasting)
         source, into = lasting.reshape(-1, length), result.reshape(-1, length)

@@ -13,7 +13,7 @@ from flambeau.ops.pointwise.compute_dtype import to_computing
 
 
 def topk(launch: Launch) -> Body | None:
-    """Return the body that sorts the chosen elements of each row only."""
+    """Return the body of topk, which sorts only the selected elements of each row."""
     dim, _, count = launch.params
     source = launch.inputs[0]
     assert isinstance(source, Meta)
@@ -42,15 +42,16 @@ def _partition(launch: Launch) -> Body:
 
 
 def _choose(rows: Array, count: int, largest: bool) -> Array:
-    """Return where the `count` largest (or smallest) of each row stand, from left to right; of equals, the first
-    ones.
+    """Return the indices of the `count` largest (or smallest) elements of each row, in ascending order.
+
+    Of equal elements it chooses the first ones.
     """
     if rows.dtype.kind == "f" and np.isnan(rows).any():
         return np.sort(stable_order(rows, 1, largest)[:, :count], axis=1)
     last = rows.shape[1] - count if largest else count - 1
     bound = np.partition(rows, last, axis=1)[:, last, None]
     taken = rows >= bound if largest else rows <= bound
-    if np.count_nonzero(taken) > len(rows) * count:  # more elements equal the bound than fit
+    if np.count_nonzero(taken) > len(rows) * count:  # more elements equal the bound than are needed
         equal = rows == bound
         room = count - np.count_nonzero(taken & ~equal, axis=1)
         taken &= ~equal | (np.cumsum(equal, axis=1) <= room[:, None])

@@ -95,7 +95,7 @@ class Outside(Protocol):
         ...
 
     def offer(self, unique: bytes, key: Key, place: int, offer: Offer) -> None:
-        """Send a contribution that has arrived.
+        """Send a contribution whose stream has reached the collective to the other processes.
 
         `place` is the rank; for a message it is 0 for the sender and 1 for the receiver.
         """
@@ -196,19 +196,19 @@ class CollectiveInstance(Command):
 
     @property
     def theirs(self) -> dict[int, bytes]:
-        """Return position -> data of the members of other processes."""
+        """Return the data of members in other processes: position in `ranks` -> data."""
         return {place: part.data for place, part in self.parts.items() if isinstance(part, Offer)}
 
     @property
     def absent(self) -> str:
-        """Return the members that have not arrived, in words; "" if all have."""
+        """Return a text that names the members that have not arrived; "" if all have."""
         missing = [rank for place, rank in enumerate(self.ranks) if place not in self.parts]
         who = [*dict.fromkeys([self.comm.who(rank) for rank in missing])]
         if self.key[0] >= 0 and len(self.parts) == 1:
             return f"the {'recv' if self.parts.get(0) else 'send'} of {who[0]}, which has not arrived"
         if len(who) > 1 and not self.comm.members.keys() >= {
             *missing
-        }:  # this process does not know which of the others are missing
+        }:  # this process does not know which members of other processes are missing
             return f"{', '.join(who[:-1])} or {who[-1]}, of other processes"
         verb = "has" if len(who) == 1 else "have"
         return f"{' and '.join(who)}, which {verb} not arrived" if who else ""
@@ -249,7 +249,7 @@ class Member:
         self.handle = handle
         self.state = state
         self.course = Course(rank)
-        self.last: Command | None = None  # the end of its last group
+        self.last: Command | None = None  # the last command of its last group
         self.open = True
         # the thread that joined; a collective that waits for it fails if it has ended
         self.thread = threading.current_thread()
@@ -318,7 +318,7 @@ class VirtualCommunicators:
         self._handles = handles
         self._route = route
         core.wait_for_progress = self.wait_for_progress
-        self._vain = 0  # polls in a row whose answer cannot change
+        self._vain = 0  # consecutive polls whose answer cannot change any more
         self._since = (0, 0)
         self.outside: Outside | None = None
         # (address, bytes) -> device memory as an array; set by the driver
@@ -327,7 +327,7 @@ class VirtualCommunicators:
         self._shared: dict[bytes, VirtualCommunicator] = {}  # communicators with members of other processes
         self._members: dict[int, Member] = {}
         self._made = 0
-        self._news = 0  # counts the changes that may let a blocked thread continue
+        self._news = 0  # number of changes that may let a blocked thread continue
         self._stuck: dict[threading.Thread, int] = {}  # blocked thread -> value of _news when it blocked
 
     def member(self, handle: int) -> Member:
@@ -410,7 +410,7 @@ class VirtualCommunicators:
                 raise DriverError(duplicate(index))
 
     def destroy(self, handle: int, abort: bool) -> None:
-        """Leave a communicator. What others enqueue for this member later fails."""
+        """Leave a communicator. Collectives that other members enqueue later fail."""
         member = self.member(handle)
         if not abort and member.last is not None and member.comm.failed is None and not member.last.done:
             self._core.wait(member.last)
@@ -432,7 +432,7 @@ class VirtualCommunicators:
         self._notify()
 
     def _excuse_all(self, comm: VirtualCommunicator) -> None:
-        """Let the communicator's instances stop waiting for contributions."""
+        """Cancel the contributions that the communicator's instances still wait for."""
         for meeting in comm.meetings.values():
             self._core.excuse(meeting, meeting.arrivals - meeting.arrived)
         comm.meetings = {}
@@ -533,7 +533,7 @@ class VirtualCommunicators:
     def _offer(
         self, arrival: Command, meetings: Sequence[CollectiveInstance], stream: SimulatedStream
     ) -> None:
-        """Offer the contributions of a group to other processes, once the stream has arrived."""
+        """Send the contributions of a group to other processes, once the stream has reached it."""
         for meeting in meetings:
             for slot in meeting.mine:
                 part = meeting.parts[slot]
@@ -599,7 +599,7 @@ class VirtualCommunicators:
 
     # -- waiting for others -----------------------------------------------------------------------------
     def before(self, target: SimulatedStream | DeviceState | Command) -> None:
-        """Let other ranks run first, if they can, when the host is about to wait.
+        """Let other ranks run before the host waits, if they can.
 
         All commands that ranks issue before they wait are then enqueued before the schedule chooses, as if
         every rank had its own host.
@@ -622,7 +622,7 @@ class VirtualCommunicators:
         return True
 
     def linger(self, target: SimulatedStream | Command) -> None:
-        """Let others run, because the program polls for work that is not done and that may depend on them.
+        """Let other threads run, because the program polls for work that may depend on them.
 
         Raises:
             DriverError: If the program has polled very often and no command can ever run.
@@ -637,11 +637,11 @@ class VirtualCommunicators:
             return
         elif not alone():  # a thread that the driver cannot see may still contribute
             return
-        if target.pending and self._core.idle:  # else the work only needs time
+        if target.pending and self._core.idle:  # otherwise the work only takes time
             self._count_vain(target, mine)
 
     def _count_vain(self, target: SimulatedStream | Command, mine: Seat | None) -> None:
-        """Count a poll after which nothing can run although every thread that could contribute had its turn."""
+        """Count a poll after which no command can run, although every other thread has had its turn."""
         since = self._core.next_seq, self._news
         self._vain = self._vain + 1 if self._since == since else 0
         self._since = since
@@ -675,21 +675,19 @@ class VirtualCommunicators:
             self._stuck.pop(me, None)
 
     def _hopeless(self) -> bool:
-        """Return True if every thread that could bring a missing contribution or member is blocked or has
-        ended.
-        """
+        """Return True if every thread that could make a missing contribution is blocked or has ended."""
         threads = {member.thread for member in self._members.values()}
         if any(not member.comm.full for member in self._members.values()):
             threads.update(threading.enumerate())
         return not any(thread.is_alive() and self._stuck.get(thread) != self._news for thread in threads)
 
 
-_PATIENCE = 20_000  # polls in a row during which nothing happens at all
+_PATIENCE = 20_000  # consecutive polls without any progress
 _LOOK_S = 0.2  # between checks whether other threads have ended
 
 
 def _waits(target: SimulatedStream | DeviceState | Command) -> str:
-    """Describe what the host waits for, and what that waits for."""
+    """Describe the object that the host waits for, and what that object waits for."""
     return deadlock(target).removeprefix("deadlock: ")
 
 

@@ -27,7 +27,7 @@ from flambeau.driver.virtual.scheduling.interrupts import Interrupts
 
 _WHY = "why"  # the coordinator asks for the reason of a wait
 _LOOK_S = 0.1  # between checks for Ctrl-C
-_LAST_LOOKS = 20  # checks of the awaited object before the client reports that it has not arrived
+_LAST_LOOKS = 20  # checks of the awaited object before the client reports it as missing
 _KINDS = {kind.name: kind for kind in dtypes.DTYPES}
 
 
@@ -53,7 +53,7 @@ class Exchange:
         self._connection: socket.socket | None = None
         self._inbox, self._read = Inbox(limit=LARGEST), deque[Any]()
         self._number = 0
-        self._late: list[Any] = []  # outcomes of an interrupted wait
+        self._late: list[Any] = []  # results of interrupted waits, which the next call returns
         self.idles = False  # True while the host waits for something else and may use the store
         # the machine that joined a communicator last
         self.machine: Callable[[], RankHost | None] = lambda: None
@@ -92,7 +92,7 @@ class Exchange:
     ) -> dict[int, int]:
         named = list(called)
         devices, news = self._ask("join", unique, named, [list(member) for member in members], site)
-        while devices is None:  # others may wait for what these members can do already
+        while devices is None:  # other ranks may need work that this process's devices can do already
             meanwhile(self._outcomes(news))
             devices, news = self._ask("join", unique, named, [], site)
         return dict(devices)
@@ -124,7 +124,7 @@ class Exchange:
         self.idles = True
         try:
             news = self._ask("idle", other.words, other=other)
-            while news == _WHY:  # all others wait as well: check for a deadlock
+            while news == _WHY:  # all other ranks wait as well, so check for a deadlock
                 news = None if self._comes_soon(other) else self._ask("idle", other.words, other=other)
             if news is None:
                 self._ask("awake")
@@ -139,7 +139,7 @@ class Exchange:
         return any(other.look(self._connection)[0] for _ in range(_LAST_LOOKS))
 
     def reserve(self, index: int, key: int, nbytes: int, capacity: int) -> None:
-        """Reserve bytes of a device's capacity, which other ranks may use, too.
+        """Reserve bytes of a device's capacity, which this rank shares with other ranks.
 
         Raises:
             OutOfMemoryError: If too few bytes are left.
@@ -242,7 +242,7 @@ _exchange: Exchange | None = None
 
 
 def of_process() -> Exchange | None:
-    """Return this process's client; None if no coordinator serves it."""
+    """Return this process's coordinator client; None without a coordinator."""
     global _exchange
     if _exchange is None and (address := os.environ.get("FLAMBEAU_EXCHANGE")):
         _exchange = Exchange(address, shares=True)

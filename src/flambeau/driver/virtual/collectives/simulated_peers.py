@@ -17,9 +17,9 @@ from flambeau.driver.virtual.collectives.collectives import Meanwhile, Offer, Ou
 
 
 class Mirrors:
-    """The rest of a cluster of `size` GPUs, as seen by rank 0 on the one device of this machine.
+    """The transport of a simulated cluster: it stands for all GPUs except rank 0, which this machine's device is.
 
-    It implements `Outside`.
+    Implements `Outside`.
     """
 
     def __init__(self, size: int) -> None:
@@ -53,7 +53,7 @@ class Mirrors:
             )
 
     def offer(self, unique: bytes, key: Key, place: int, offer: Offer) -> None:
-        """Complete the instance: all ranks arrive when this one does."""
+        """Complete the collective instance: all ranks arrive when this one does."""
         self._met.append((unique, key, dict.fromkeys(range(self._sizes[unique]), offer)))
 
     def wait(self, why: Callable[[], str]) -> list[Outcome]:

@@ -32,7 +32,7 @@ POISON = 0xCB  # as float32 about -2.7e7, as float16 about -15: clearly wrong va
 # Poison is written, and host memory granted, in chunks.
 _CHUNK = 1 << 21
 _GRANTED_WHOLE = 1 << 25  # segments up to this size are granted as a whole
-_GUARD = 1 << 21  # addresses just below the first are still recognised as this device's
+_GUARD = 1 << 21  # addresses just below the first one that still count as this device's, for error messages
 _ADDRESSES = (1 << 40) - _GUARD  # addresses of one device
 # address space for segments, as a multiple of the memory, so that fragmentation prevents no allocation
 _ROOM = 8
@@ -143,7 +143,7 @@ class Arena:
         self._add_gap(start, size)
 
     def rename(self, ptr: int, start: int, end: int) -> None:
-        """Replace a live segment by another range that begins or ends elsewhere."""
+        """Change the first and last address of a live segment."""
         at = bisect_right(self.starts, ptr) - 1
         del self.ends[ptr]
         self.starts[at] = start
@@ -321,9 +321,7 @@ class Arena:
                 self._fill(chunk * _CHUNK, min((chunk + 1) * _CHUNK, self.space))
 
     def occupy(self, ptr: int, nbytes: int) -> None:
-        """Prepare these bytes for other memory that is mapped over them: write poison next to them, not on
-        them.
-        """
+        """Prepare these bytes because other memory will be mapped over them: poison the rest of their chunks only."""
         if self.poison:
             first, last = ptr, ptr + nbytes - 1
             self.touch(first, 1)
@@ -331,14 +329,14 @@ class Arena:
             self._touched.update(range((first - self.base) // _CHUNK, (last - self.base) // _CHUNK + 1))
 
     def _lay(self, ptr: int, nbytes: int) -> None:
-        """Poison these bytes: immediately in touched chunks, in the others at their first access."""
+        """Poison these bytes: immediately in chunks that were accessed, in others at their first access."""
         start, end = ptr - self.base, ptr - self.base + nbytes
         for chunk in range(start // _CHUNK, -(-end // _CHUNK)):
             if chunk in self._touched:
                 self._fill(max(start, chunk * _CHUNK), min(end, (chunk + 1) * _CHUNK))
 
     def lay_poison(self, ptr: int, nbytes: int) -> None:
-        """Poison a block, as a command of its stream."""
+        """Poison a block. A command of the block's stream calls this."""
         self._lay(ptr, nbytes)
 
     def _fill(self, start: int, end: int) -> None:

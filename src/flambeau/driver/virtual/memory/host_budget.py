@@ -23,8 +23,8 @@ from flambeau.core.host import host_memory
 if TYPE_CHECKING:
     from flambeau.driver.virtual.memory.arena import Arena
 
-_UNASKED = 1 << 28  # bytes that are granted before the system is asked
-_MARGIN = 1 << 32  # bytes that are left to other programs at most; less of a small host
+_UNASKED = 1 << 28  # bytes that are granted before the operating system is queried
+_MARGIN = 1 << 32  # bytes that are left to other programs, at most; on small hosts less
 _UNLIMITED = 1 << 62
 
 _libc = ctypes.CDLL(None)
@@ -36,7 +36,7 @@ class HostBudget:
     def __init__(self) -> None:
         self._arenas: list[Arena] = []
         self._pinned: dict[int, int] = {}  # address -> bytes
-        self._lease = _UNASKED  # bytes that may be granted without asking the system
+        self._lease = _UNASKED  # bytes that may be granted before the operating system is queried again
 
     def add(self, arena: Arena) -> None:
         """Include the memory of a device."""
@@ -56,7 +56,7 @@ class HostBudget:
         self.give_back(self._pinned.pop(ptr))
 
     def take(self, what: str, index: int | None, nbytes: int) -> None:
-        """Grant bytes to a device, or to pinned memory if `index` is None.
+        """Grant host memory to a device, or to pinned memory if `index` is None.
 
         Raises:
             HostMemoryError: If the host has less.
@@ -65,7 +65,7 @@ class HostBudget:
             self._lease = max(
                 nbytes,
                 self._remaining(what, index, nbytes) // 4,
-                # The system is asked again after each lease, because other programs take memory.
+                # the system is queried again after each lease, because other programs use memory too
             )
         self._lease -= nbytes
 

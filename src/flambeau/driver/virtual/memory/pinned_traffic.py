@@ -42,7 +42,7 @@ class PinnedTraffic:
                     target.watch.on_change(target)
 
     def on_finish(self, command: Command) -> None:
-        """Remove a command that has run, and poison the targets that were not poisoned because of it."""
+        """Remove a command that has run. Poison the targets that could not be poisoned because it read them."""
         self._calls.discard(command)
         memory = self._reads.pop(command, None) or self._writes.pop(command, None)
         if memory is None:

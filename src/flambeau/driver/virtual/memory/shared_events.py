@@ -19,7 +19,7 @@ _NBYTES = _CELL * 32768
 
 
 class SharedEvent:
-    """An event's cell in shared memory, and what this process knows of it.
+    """An event's cell in shared memory, with the state that this process knows.
 
     Attributes:
         number: The position of the cell in its file.
@@ -30,17 +30,17 @@ class SharedEvent:
 
     def __init__(self, mapping: Mapping, number: int) -> None:
         self.number = number
-        self._mapping = mapping  # keeps the memory
+        self._mapping = mapping  # keeps the shared memory mapped
         self._cell = (ctypes.c_uint64 * _FIELDS).from_address(mapping.ptr + number * _CELL)
         self.own = self._seen = self._due = 0
 
     def publish(self, remaining_ns: int) -> None:
-        """Announce a record of this process that completes after `remaining_ns` of simulated time."""
+        """Publish a record of this process that completes after `remaining_ns` of simulated time."""
         self._cell[2] = remaining_ns
         self._cell[0] = self.own = self._cell[0] + 1
 
     def complete(self) -> None:
-        """Announce that the host of this process saw the last record complete."""
+        """Publish that this process's host saw the last record complete."""
         self._cell[1] = self._cell[0]
 
     @property
@@ -54,7 +54,7 @@ class SharedEvent:
         return self._cell[0] != self.own
 
     def due(self, now: int) -> int:
-        """Return when the other process's record completes, on this process's clock.
+        """Return the time on this process's clock at which another process's record completes.
 
         Args:
             now: The time of this process. The remaining time counts from when it first looks at the record.
@@ -91,16 +91,16 @@ class EventCells:
         return cell
 
     def door_of(self, cell: SharedEvent) -> Door | None:
-        """Return where other processes find a cell; None if it is another process's."""
+        """Return the `Door` through which other processes find a cell; None if another process owns it."""
         return Door.of(self._fd) if cell._mapping is self._own else None
 
     def give_back(self, cell: SharedEvent) -> None:
-        """Let a later event use the cell."""
+        """Make a cell available to later events."""
         if cell._mapping is self._own:
             self._free.append(cell.number)
 
     def open(self, door: Door, number: int) -> SharedEvent:
-        """Return the cell of another process's event. Raises ProcessLookupError if the process has ended."""
+        """Map and return the cell of another process's event. Raises ProcessLookupError if that process has ended."""
         if door.pid == os.getpid() and self._own is not None:
             return SharedEvent(self._own, number)
         mapping = self._others.get(door)

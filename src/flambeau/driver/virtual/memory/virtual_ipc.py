@@ -91,7 +91,7 @@ class SharedPages:
             os.pwrite(self._fd, self._arena.bytes[at : min(at + _PIECE, stop)].data, at)
 
     def on_segment_freed(self, ptr: int, end: int) -> None:
-        """Discard the contents of the shared pages of a freed segment."""
+        """Discard the contents of a freed segment's shared pages."""
         first, last = -(-(ptr - self._arena.base) // _PAGE) * _PAGE, (end - self._arena.base) // _PAGE * _PAGE
         if self._fd >= 0 and last > first:
             _libc.fallocate(self._fd, _PUNCH_HOLE, ctypes.c_int64(first), ctypes.c_int64(last - first))
@@ -142,7 +142,7 @@ class SharedPages:
         arena.release(whole)
 
     def shut(self) -> None:
-        """End the exports of a machine that closes. Processes that have mapped them keep their mapping."""
+        """End all exports, because the machine closes. Processes that have mapped them keep their mapping."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -154,7 +154,11 @@ def event_handle(door: Door, uuid: bytes, number: int) -> bytes:
 
 
 def parse_event(handle: bytes, uuid: bytes) -> tuple[Door, int]:
-    """Return where an event's cell is found. Raises DriverError unless the handle is of an event of this device."""
+    """Return the `Door` and number of an event's cell.
+
+    Raises:
+        DriverError: Unless the handle is of an event of this device.
+    """
     door, number, _ = _parse_handle(handle, _EVENT, uuid)
     return door, number
 
@@ -196,7 +200,7 @@ def _committed_pages(address: int, nbytes: int) -> np.ndarray[Any, Any]:
 
 
 def _unset(flags: np.ndarray[Any, Any], first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Yield the runs of False in a part of an array."""
+    """Yield the ranges of consecutive False values in a part of an array."""
     edges = np.flatnonzero(np.diff(flags[first:last], prepend=True, append=True))
     for start, stop in edges.reshape(-1, 2).tolist():
         yield first + start, first + stop

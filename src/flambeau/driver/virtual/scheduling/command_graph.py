@@ -120,7 +120,7 @@ class GraphStep:
         self.needs = needs
         self.place = -1
         self.mark = 0
-        self.ready = 0  # policies compare it in polls, and there are none here
+        self.ready = 0  # policies compare this time in polls, which a graph does not contain
         self.poll: Poll | None = None
         self.site: Site | None = None  # the call site
         self.accesses: tuple[Access, ...] = ()
@@ -153,19 +153,19 @@ class CommandGraph:
     def __init__(self, queue: int, runs_bodies: bool) -> None:
         self.steps: list[GraphStep] = []
         self.polls: list[GraphStep] = []
-        self.turns = False  # True if ranks took turns as hosts
+        self.turns = False  # True if ranks that are threads took turns
         self._queue = queue
         self._runs_bodies = runs_bodies
         self._copied = 0  # bytes of indices
-        self._at: dict[int, int] = {}  # seq of a command -> step
-        self._of: dict[int, list[int]] = {}  # handle of a stream -> steps
+        self._at: dict[int, int] = {}  # `seq` of a command -> its step
+        self._of: dict[int, list[int]] = {}  # handle of a stream -> its steps
         self._device: dict[int, list[int]] = {}  # device -> handles of its streams
         self._host = -1  # the host's last wait
-        self._caught: dict[int, int] = {}  # stream -> the wait that its last command happens after
+        self._caught: dict[int, int] = {}  # stream -> host wait that its last command happens after
         # rank -> its last waits, for ranks that take turns
         self._hosts: dict[int, tuple[int, dict[int, int]]] = {}
         self._at_start: tuple[int, dict[int, int]] = (-1, {})
-        # instance that lacks contributions -> steps that wait for it
+        # collective instance that lacks contributions -> steps that wait for it
         self._late: dict[Command, list[int]] = {}
         self._known: dict[int, int] = {}  # stream -> number of commands that the host has waited for
 
@@ -228,14 +228,14 @@ class CommandGraph:
         return tuple(rest)
 
     def on_wait(self, target: SimulatedStream | DeviceState | Command) -> None:
-        """Add a host wait for all work of a stream or device, or for one command."""
+        """Add a host wait for a stream, a device or one command."""
         if isinstance(target, DeviceState):
             self._wait_for({handle: len(self._of[handle]) for handle in self._device.get(target.index, ())})
         else:
             self._wait_for(self._count_commands(target))
 
     def on_poll(self, question: PollQuestion | None, done: bool) -> None:
-        """Add a poll of a stream or command, with its answer."""
+        """Add a poll of a stream or command with its answer."""
         counts = {} if question is None else self._count_commands(question.target)
         stream, count = next(iter(counts.items()), (-1, 0))
         internal = question is None or question.internal
@@ -252,14 +252,14 @@ class CommandGraph:
         return {} if at is None else {target.stream.handle: self.steps[at].place + 1}
 
     def _wait_for(self, counts: dict[int, int]) -> None:
-        """Let the host wait for the first commands of each stream."""
+        """Add a wait of the host for the first commands of each stream."""
         needs = self._newly_done(counts)
         if needs:
             self._add_host("the host waits", needs)
 
     def _newly_done(self, counts: dict[int, int]) -> list[int]:
-        """Count the first commands of each stream as known to be done; return the last ones that were not
-        known before.
+        """Count the first commands of each stream as done. Returns the last command of each that was not known to be
+        done.
         """
         new = {handle: n for handle, n in counts.items() if n > self._known.get(handle, 0)}
         self._known.update(new)
@@ -297,7 +297,7 @@ class CommandGraph:
 
     # -- orders -----------------------------------------------------------------------------------------
     def in_order(self) -> Iterator[GraphStep]:
-        """Yield all steps in the order of their requests, but each after the steps that it needs."""
+        """Yield all steps in the order of the program's requests; a step follows the steps that it depends on."""
         left = [len(step.needs) for step in self.steps]
         heap = [step.at for step in self.steps if not step.needs]
         while heap:
@@ -371,13 +371,11 @@ class CommandGraph:
         return found if passed == len(steps) else None
 
     def steps_of_token(self, token: str) -> list[GraphStep]:
-        """Return the order that a token of this program stands for."""
+        """Return the order of steps that a token encodes."""
         return [self.steps[self._at[choice >> 8]] for choice in read_token(token) if choice >= 0]
 
     def cut(self, token: str, count: int) -> str:
-        """Return the first choices of a token, including polls. After them a replay runs the oldest command
-        first.
-        """
+        """Return a token of the first `count` choices, polls included. A replay then runs the oldest command first."""
         return write_token(read_token(token)[:count])
 
     def choices(self, token: str) -> int:
@@ -408,8 +406,8 @@ class CommandGraph:
     def _settle(
         self, left: list[int], heap: list[tuple[bool, int]], gone: set[int], choices: list[int]
     ) -> int:
-        """Let all steps happen that need no choice but the host's answers; return the number of choices up to
-        the last.
+        """Run all steps that need no choice except the host's answers. Returns the number of choices up to the last
+        one.
         """
         needed = 0
         while heap and (not heap[0][0] or heap[0][1] in gone):

@@ -14,7 +14,7 @@ from flambeau.core.callsite import caller, place
 if TYPE_CHECKING:
     from flambeau.driver.virtual.scheduling.scheduler import Command, DeviceState, SimulatedStream
 
-_MOST = 12  # queues that are listed one by one
+_MOST = 12  # queues that the report lists one by one
 
 
 def deadlock(target: SimulatedStream | DeviceState | Command) -> str:
@@ -24,12 +24,12 @@ def deadlock(target: SimulatedStream | DeviceState | Command) -> str:
 
 
 def waiting(target: SimulatedStream | DeviceState | Command) -> str:
-    """Return the report for a rank whose call site the caller adds."""
+    """Return the text about one rank for a report to which the caller adds the call site."""
     return "\n  ".join([f"the host waits for {target}, and no command can run", *_stuck(target)])
 
 
 def asked_in_vain(target: SimulatedStream | DeviceState | Command, others: list[str]) -> str:
-    """Return the report for a program that polls endlessly. `others` describes the other ranks."""
+    """Return the report for a program that polls forever. `others` describes the other ranks."""
     head = f"deadlock: the program asks without end at {place(caller())} whether work is done, and no command can run"
     return "\n  ".join([head, *_stuck(target), *others])
 

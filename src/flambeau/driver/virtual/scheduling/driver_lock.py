@@ -49,7 +49,7 @@ class Gate:
         return bool(self._lock._is_owned())
 
     def _release_save(self) -> tuple[int, Any]:
-        """Release the lock completely, however often it was entered."""
+        """Release the lock completely, even if it was acquired several times."""
         depth, self._depth = self._depth, 0
         spent, self._left = self._left, []
         state = self._lock._release_save()

@@ -123,7 +123,7 @@ class Earliest:
         heapify(self._heap)
 
     def _leave(self, rank: Rank, command: Command, time: int) -> None:
-        """Remove a command that starts from its queues, and check the commands behind it again."""
+        """Remove a command that starts from its engine's queues. Commands behind it are checked again."""
         behind: dict[int, tuple[Rank, Command]] = {}
         for part in command.engine.parts:
             queue = self._queues.get(part)
@@ -150,8 +150,8 @@ class Choice:
     def __init__(self, seed: int, polls: str = "") -> None:
         """Seed the policy. `polls` seeds the results of polls; None: `seed` does."""
         self._random = random.Random(seed)
-        # A separate generator, so that the choices of a wait do not depend on polls before. It depends on
-        # the policy: otherwise all policies of one seed would be late, or none.
+        # Answers to polls have a separate generator, so that they do not change the choices of waits. Its seed
+        # depends on the policy: otherwise all policies of one seed would answer late, or none.
         self._polls = random.Random(f"polls of {type(self).__name__} {polls or seed}")
         self._lateness = self._polls.random()
         self._eager: float | None = None  # during a poll: the probability of running one more command
@@ -186,7 +186,7 @@ class Choice:
         raise NotImplementedError
 
     def _next(self) -> Command | None:
-        """Take the command that runs next; None if there is none."""
+        """Remove and return the command that runs next; None if there is none."""
         raise NotImplementedError
 
     def _waiting(self) -> list[Command]:
@@ -203,7 +203,7 @@ class Random(Choice):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self._ages: list[Command] = []  # by age
+        self._ages: list[Command] = []  # runnable commands, oldest first
 
     def offer(self, command: Command) -> None:
         insort(self._ages, command, key=_seq)
@@ -230,7 +230,7 @@ class Adversarial(Choice):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self._others: list[Command] = []  # by age
+        self._others: list[Command] = []  # runnable commands of the other streams, oldest first
         self._victim: int | None = None
         self._starved: Command | None = None  # the runnable command of the starved stream
 

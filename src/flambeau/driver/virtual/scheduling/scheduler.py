@@ -82,7 +82,7 @@ class SimulatedStream:
 
     @property
     def head(self) -> Command | None:
-        """Return the first command that is not done."""
+        """Return the first unfinished command."""
         return None if self.tail is None else self.tail.head
 
     def __str__(self) -> str:
@@ -142,7 +142,7 @@ class Engine(Protocol):
 
 
 class Unlimited:
-    """The engine of host functions, which never waits."""
+    """The engine of host functions, which serves all of them immediately."""
 
     parts = ()
 
@@ -301,7 +301,7 @@ class Command:
 
     @property
     def head(self) -> Command:
-        """Return the first command of its queue that is not done."""
+        """Return the first unfinished command of its queue."""
         command = self
         while command.prior is not None:
             command = command.prior
@@ -313,12 +313,12 @@ class Command:
 
     @property
     def mark(self) -> int:
-        """Return a byte by which a replay recognises a different program's command."""
+        """Return a byte computed from kind, size and origin, by which a replay notices a different program."""
         return (self.kind * 31 + self.nbytes * 7 + self.origin) % 251
 
 
 def arrival(stream: SimulatedStream, end: int) -> Command:
-    """Return a command that is done and ended at `end`: another process's record, as a wait of `stream` sees it."""
+    """Return a finished command that ended at `end`. It stands for another process's record that `stream` waits for."""
     command = Command(RECORD, "record of another process", stream, 0, None, 1, 0, 0, None, ())
     command.done, command.start, command.end = True, end, end
     return command
@@ -387,7 +387,7 @@ class Scheduler:
             self._wait(stream, self._queue)
 
     def announce(self, command: Command, arrivals: int) -> None:
-        """Announce a command of no stream that will run after `arrivals` markers, which `attend` adds.
+        """Register a command that belongs to no stream and runs after `arrivals` markers. `attend` adds the markers.
 
         The command gets its number with the last marker, so a replay numbers such commands in that order.
         """
@@ -411,12 +411,12 @@ class Scheduler:
             marker.followers.append(command)
 
     def attend_at(self, command: Command, time: int) -> None:
-        """Count an arrival that happened outside of this machine at a given time."""
+        """Count an arrival of members in other processes, at a given time, at a registered command."""
         self._number(command)
         self._unblock(command, time, [])
 
     def excuse(self, command: Command, arrivals: int) -> None:
-        """Stop waiting for `arrivals` markers that will never be enqueued."""
+        """Stop waiting for `arrivals` markers of a registered command that will never be enqueued."""
         self._number(command)
         for _ in range(arrivals):
             self._unblock(command, 0, [])
@@ -427,7 +427,7 @@ class Scheduler:
             self.next_seq += 1
 
     def defer(self, call: Callable[[], None]) -> None:
-        """Call a function right after the running command."""
+        """Call a function after the command that is running."""
         self._later.append(call)
 
     def _link(self, command: Command, stream: SimulatedStream) -> None:
@@ -471,7 +471,7 @@ class Scheduler:
         self._wait(target, 0)
 
     def run_ahead(self, command: Command) -> None:
-        """Run commands until one is done without advancing the host's time, because others may look at its
+        """Run commands until this one has finished, without advancing the host's time: another process needs its
         effect.
         """
         if self.running is not None:
@@ -493,7 +493,7 @@ class Scheduler:
             self.now = target.end
 
     def run_all(self) -> None:
-        """Run what can run, without a wait of the host, which is about to wait for something else."""
+        """Run all commands that can run, without a host wait, because the host is about to wait for something else."""
         if self.running is not None:
             return
         with Interrupts() as interrupts:
@@ -501,7 +501,7 @@ class Scheduler:
                 self._run(command)
 
     def poll(self, question: PollQuestion | None) -> bool:
-        """Run the commands that the policy chooses in a poll, and return the policy's answer. None: True."""
+        """Run the commands that the policy chooses in a poll. Return True if the polled work is done, or for None."""
         if self.running is not None:
             return self._is_over(question)
         policy = self._policy
@@ -522,7 +522,7 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Return True if no command can run at any time."""
+        """Return True if no command can ever run."""
         return not self._policy.runnable
 
     # -- the device's side ------------------------------------------------------------------------------
@@ -583,11 +583,11 @@ class Scheduler:
     def _finish(self, first: Command) -> None:
         """Mark a command as done, and run every marker that becomes runnable by it."""
         done = [first]
-        for command in done:  # grows while markers follow
+        for command in done:  # the list grows when markers become runnable
             stream, device = command.stream, command.stream.device
             if command.engine is None:
                 command.start = command.end = command.ready
-                if command.kind == COLLECTIVE:  # a collective counts from its arrivals
+                if command.kind == COLLECTIVE:  # the time of a collective begins when its stream arrives
                     command.start = command.args[0].end
                 if command.effect is not None and device.error is None:
                     command.effect(*command.args)
