@@ -15,7 +15,7 @@ TILE = 128  # the side of a square whose columns, read and written, stay in the 
 
 
 def in_blocks(compute: Callable[[Array], Array], x: Array, out: Array | None = None) -> Array:
-    """Return `compute(x)` of an elementwise function, computed block by block; stored in `out` if it is not None."""
+    """Return `compute(x)` of an elementwise function, computed block by block, in `out` if it is not None."""
     if x.size <= BLOCK:
         result = compute(x.reshape(-1)).reshape(x.shape)
         if out is not None:
@@ -64,7 +64,7 @@ _WORDS: dict[int, Any] = {4: np.int32, 8: np.int64}
 
 
 def selectable(condition: Array, a: Any, b: Any, out: Array) -> bool:
-    """Return True if `select` takes them, and is of use."""
+    """Return True if `select` supports these operands and is faster than `np.where`."""
     if out.size < BLOCK // 2 or out.itemsize not in _WORDS or not condition.ndim:
         return False
     return all(not x.ndim or (x.size == out.size and x.flags.c_contiguous) for x in (condition, a, b, out))
@@ -86,7 +86,7 @@ def select(condition: Array, a: Any, b: Any, out: Array) -> None:
 
 
 def choose(condition: Any, a: Any, b: Any, out: Array | None = None) -> Any:
-    """Return `np.where(condition, a, b)` in the dtype of a and b, stored in `out` if it is not None."""
+    """Return `np.where(condition, a, b)` in the dtype of a and b, in `out` if it is not None."""
     if out is None:
         return np.where(condition, a, b)
     a, b = _number(a), _number(b)
@@ -98,19 +98,19 @@ def choose(condition: Any, a: Any, b: Any, out: Array | None = None) -> Any:
 
 
 def _number(x: Any) -> Any:
-    """Return an array that was expanded from one number, such as a sum's gradient, as that number."""
+    """Return the number that an array is expanded from (such as the gradient of a sum); other arrays unchanged."""
     return x if not x.ndim or any(x.strides) or not x.size else x[(0,) * x.ndim]
 
 
 def fold_rows(ufunc: np.ufunc, rows: Array) -> Array:
-    """Return an extreme of each row of a matrix. For short rows, transposing is faster than NumPy's loop over rows."""
+    """Reduce each row of a matrix by `np.maximum` or `np.minimum`. Short rows are transposed first, which is faster."""
     if rows.shape[1] > SHORT or len(rows) < SHORT:
         return np.asarray(ufunc.reduce(rows, axis=1))
     return np.asarray(ufunc.reduce(rows.T.copy(), axis=0))
 
 
 def contiguous(x: Array) -> Array:
-    """Return `x` itself if it is contiguous, else a copy that is."""
+    """Return `x` itself if it is contiguous, else a contiguous copy."""
     if x.flags.c_contiguous:
         return x
     out = np.empty(x.shape, x.dtype)

@@ -71,7 +71,7 @@ def _copy(out: Array, x: Array) -> None:
     if x.size >= BLOCK and transposes(out, x):
         copy_tiles(out, x)
     else:
-        out[...] = x  # casts unsafely, and is faster than np.copyto
+        out[...] = x  # a cast without checks, which is faster than np.copyto
 
 
 def _saturate(out: Array, x: Array) -> None:
@@ -79,7 +79,7 @@ def _saturate(out: Array, x: Array) -> None:
     np.copyto(out, np.clip(x, -largest, largest), casting="unsafe")
 
 
-_LARGE = BLOCK // 4  # elements from which arithmetic on bits is faster
+_LARGE = BLOCK // 4  # number of elements from which arithmetic on bits is faster
 
 # Of a float32, the upper 16 bits less the sign, doubled: of the smallest number that is normal in float16, and of one
 # near the largest there. What the exponent's bias differs by, less half of the last bit that is kept.
@@ -111,7 +111,7 @@ def _to_half(out: Array, x: Array) -> None:
         part[...] = w
         part |= np.bitwise_and(u, 0x8000, out=s)
         u <<= 1
-        u -= _LEAST  # smaller numbers have wrapped around
+        u -= _LEAST  # numbers below the smallest normal one have wrapped around
         other = u >= _MOST - _LEAST
         if np.count_nonzero(other) > n // 32:  # many zeros, as after relu, of which only the sign is kept
             there = given << 1 != 0
@@ -128,7 +128,7 @@ _REBIASED = np.float32(2.0**112)
 
 
 def _from_half(out: Array, x: Array) -> None:
-    """Convert from float16: a half's bits, moved to a float32's places, are the number times 2^-112."""
+    """Convert from float16: the bits of a half, placed as those of a float32, represent the number times 2^-112."""
     if x.size < _LARGE or not (x.flags.c_contiguous and out.flags.c_contiguous):
         _copy(out, x)
         return
@@ -150,7 +150,8 @@ def _from_half(out: Array, x: Array) -> None:
 def _same(kind: dtype) -> Store:
     if kind.numpy.isbuiltin == 1:
         return _copy
-    bits = _BITS[kind.itemsize]  # NumPy copies its own types faster, and keeps the bits of NaNs
+    # copy as integers, because NumPy copies its own types faster and preserves the bits of NaNs
+    bits = _BITS[kind.itemsize]
 
     def store(out: Array, x: Array) -> None:
         _copy(out.view(bits), x.view(bits))
@@ -166,7 +167,7 @@ def _to_bool(source: dtype) -> Store:
 
 
 def _through(middle: dtype, source: dtype, target: dtype) -> Store:
-    """Convert in two steps: via an array of `middle`."""
+    """Convert in two steps, through an array of dtype `middle`."""
     first, second = caster(source, middle), caster(middle, target)
 
     def store(out: Array, x: Array) -> None:
@@ -238,7 +239,7 @@ copy = define(
     )
 )
 note(copy, overwrites=True)
-weight_cast = copy.with_(kernel=copy.kernel.with_(name=AUTOCAST))  # `copy`, but for its name in reports
+weight_cast = copy.with_(kernel=copy.kernel.with_(name=AUTOCAST))  # `copy` under another name, for reports
 
 
 # -- fill: params (dtype, shape, device) of the target; the value travels by value ----------------------

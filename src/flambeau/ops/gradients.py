@@ -14,7 +14,7 @@ def conj(x: Any) -> Any:
     return x.conjugate() if isinstance(x, _NUMBERS) else x.conj()
 
 
-_NUMBERS = (bool, int, float, complex)  # a tuple, because each call would create a union again
+_NUMBERS = (bool, int, float, complex)  # a tuple, because a union would be created again in each call
 
 
 def zeros(grad: Any) -> Any:
@@ -27,14 +27,14 @@ CONSTANT = Derivative(zeros)
 
 
 def laid(x: Any, like: Meta) -> Any:
-    """Return `x` in the memory format of `like`, copied if it has another: see Note [Memory formats]."""
+    """Return `x` in the memory format of `like`, copied if necessary: see Note [Memory formats]."""
     if x.meta.channels_last == like.channels_last:
         return x
     return x.new_empty_strided(x.meta.shape, like.suggested(x.meta.shape).strides).copy_(x)
 
 
 class Refusal(Derivative):
-    """The derivative of an operator that has none in PyTorch either: backward raises."""
+    """The derivative of an operator that PyTorch cannot differentiate either: backward raises."""
 
     __slots__ = ()
 
@@ -64,7 +64,7 @@ def restore_dims(x: Any, meta: Meta, dims: Any, keepdim: bool) -> Any:
 
 
 def count(meta: Meta, dims: Any) -> int:
-    """Return how many elements each result of a reduction combines."""
+    """Return the number of elements that each result of a reduction combines."""
     if dims is None or dims == ():
         return meta.numel
     total = 1
@@ -74,7 +74,9 @@ def count(meta: Meta, dims: Any) -> int:
 
 
 def by_place(grad: Any, places: Any, meta: Meta, dim: int) -> Any:
-    """Return the gradient of a tensor of which elements were selected along a dimension; it is zero for the others."""
+    """Return the gradient of a tensor from which elements were selected along a dimension; 0 where none was
+    selected.
+    """
     if not meta.ndim:
         return grad.reshape(())
     return grad.new_zeros(meta.shape).scatter_add_(dim, places, grad)

@@ -39,7 +39,9 @@ def indexes(host: Callable[[Launch], Body]) -> Callable[[Launch], Body]:
 
 
 def by_value(x: Operand, like: Meta) -> Meta | dtype:
-    """Return a value operand: by value if it is a Python scalar or a 0-dim CPU tensor among CUDA tensors."""
+    """Return an operand that is passed by value if it is a Python scalar, or a 0-dim CPU tensor next to CUDA
+    tensors.
+    """
     if isinstance(x, Meta) and not (x.ndim == 0 and x.device is CPU):
         return x
     return like.dtype
@@ -53,23 +55,23 @@ def tensor_at(launch: Launch, position: int) -> Meta:
 
 
 def meta_of_copy(meta: Meta) -> Meta:
-    """Return the meta of a changed copy of a tensor, in the tensor's order of dimensions."""
+    """Return the layout of a copy in which elements are changed. It keeps the order of the tensor's dimensions."""
     return meta.with_(strides=dense_strides(meta.shape, meta.strides))
 
 
 def contiguous(meta: Meta) -> Meta:
-    """Return the meta of a changed copy for operators whose copy PyTorch makes contiguous first."""
+    """Return the layout of a copy in which elements are changed, for operators whose copy PyTorch makes contiguous."""
     return Meta.contiguous_of(meta.shape, meta.dtype, meta.device)
 
 
 def start_from(out: Array, x: Array) -> None:
-    """Copy the input that the operator changes to the output, unless the operator works in place."""
+    """Copy the input that the operator changes to the output. Do nothing if the operator works in place."""
     if not np.may_share_memory(out, x):
         np.copyto(out, x)
 
 
 def fit(launch: Launch, out: Array, found: Array, rest: int = 0) -> None:
-    """Return results shortened or extended to the number that the host read when `out` was created.
+    """Store results in `out`, shortened or extended to the number of results that the host read when it created `out`.
 
     If another stream changes the input in between there may be more results, which are dropped, or fewer, which are
     extended by `rest`. That is a race, which the detector reports; this function only stays inside the memory.
@@ -83,7 +85,7 @@ def fit(launch: Launch, out: Array, found: Array, rest: int = 0) -> None:
 
 
 def as_counted(launch: Launch, holds: bool) -> None:
-    """Raise RuntimeError on the CPU if an input does not have the number of elements that the host read."""
+    """Raise RuntimeError on the CPU if an input no longer has the number of elements that the host read."""
     if not holds and launch.outputs[0].device is CPU:
         raise RuntimeError(
             f"{launch.kernel.name}: the input is not what was counted before: it was changed meanwhile"
@@ -91,7 +93,7 @@ def as_counted(launch: Launch, holds: bool) -> None:
 
 
 def in_range(index: Array, size: int, dim: int) -> Array:
-    """Return indices that must be in [0, size). Raises RuntimeError for one out of range."""
+    """Return the indices after checking that they are in [0, size). Raises RuntimeError for one out of range."""
     places = index.astype(np.intp, copy=False)
     if places.size and (places.min() < 0 or places.max() >= size):
         bad = (places < 0) | (places >= size)
@@ -100,10 +102,10 @@ def in_range(index: Array, size: int, dim: int) -> Array:
 
 
 def sample_indices(low: int, high: int, *shape: int) -> Array:
-    """Sample indices: deterministic, some of them repeated."""
+    """Return indices for samples: deterministic, with repetitions."""
     return (low + np.arange(numel(shape)) * 7 % (high - low)).reshape(shape).astype(np.int64)
 
 
 def zeros_of(grad: Any, metas: Sequence[Any]) -> Any:
-    """Return zeros in the layout of the indexed tensor, for its gradient."""
+    """Return zeros in the layout of the indexed tensor, in which its gradient is built."""
     return grad.new_zeros(metas[0].shape)

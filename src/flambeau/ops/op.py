@@ -121,7 +121,7 @@ def names_of(formula: Formula) -> tuple[str, ...]:
 
 
 def overload_names(tensor: str, scalar: str) -> NodeName:
-    """Return a rule for the names of nodes by whether the second operand is a tensor or a number."""
+    """Return a function that names nodes, by whether the second operand is a tensor or a number."""
     return lambda metas, params: scalar if metas[1] is None else tensor
 
 
@@ -176,7 +176,7 @@ def define(op: Op) -> Op:
 
 
 def note(op: Op, public: str = "", *, overwrites: bool = False) -> None:
-    """Register a description of an operator's kernel for reports, for kernels whose name is not enough.
+    """Register how reports name an operator's kernel, where the kernel's name alone would mislead.
 
     Args:
         op: The operator.
@@ -208,7 +208,7 @@ def common_device(operands: Sequence[Operand]) -> device:
 
 
 def one_device(operands: Sequence[Operand], routine: str = "", names: Sequence[str] = ()) -> device:
-    """Return the device of all tensors.
+    """Return the device of all tensors, which must be equal.
 
     Args:
         operands: The inputs; a 0-dim CPU tensor is not taken by value.

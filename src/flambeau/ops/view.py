@@ -53,7 +53,7 @@ table: dict[str, View] = {}
 def record(
     derivative: Callable[..., Any] | None, node: str | Callable[..., str] | None = None
 ) -> Callable[[Callable[..., Layout]], View]:
-    """Make a rule the view record of its name."""
+    """Return a decorator that turns an inference rule into the view operator of its name."""
 
     def define(rule: Callable[..., Layout]) -> View:
         name = rule.__name__.rstrip("_")
@@ -69,7 +69,7 @@ def _reshape_gradient(grad: Any, meta: Meta, run: Any, *params: Any) -> Any:
 
 
 def _derivative_by_placing(view: str) -> Callable[..., Any]:
-    """Return the derivative of a view of some elements: zeros, with the gradient at these elements."""
+    """Return the derivative of a view that selects elements: zeros, with the gradient at the selected elements."""
 
     def derivative(grad: Any, meta: Meta, run: Any, *params: Any) -> Any:
         whole = grad.new_zeros(meta.shape)
@@ -126,7 +126,7 @@ def view(meta: Meta, shape: Shape) -> Layout:
 
 @record(_reshape_gradient)
 def _unsafe_view(meta: Meta, shape: Shape) -> Layout:
-    """Return the layout of a result that PyTorch does not treat as a view, because its base is not visible."""
+    """Return the layout of a result that PyTorch does not treat as a view, because its base is inaccessible."""
     return Layout(shape, contiguous_strides(shape))
 
 
@@ -253,7 +253,7 @@ def squeeze(meta: Meta, dims: tuple[int, ...] | None) -> Layout:
 
 
 def distinct(dims: Sequence[int], ndim: int) -> list[int]:
-    """Return wrapped dims. Raises RuntimeError if a dim is repeated."""
+    """Return dims as non-negative ints. Raises RuntimeError if a dim is repeated."""
     wrapped: list[int] = []
     for dim in dims:
         d = wrap_dim(dim, ndim)

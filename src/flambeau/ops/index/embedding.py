@@ -1,4 +1,4 @@
-"""`embedding`: rows of a table by index. `index_select` with its own gradient."""
+"""`embedding`: select rows of a table by index. It is `index_select` with a different gradient."""
 
 from __future__ import annotations
 

@@ -189,7 +189,8 @@ def _index_put_host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         x, values, *indices = inputs
-        places = _selection(x, [index.copy() for index in indices], dims)  # indices may share the memory of x
+        # a copy, because the indices may share the memory of x
+        places = _selection(x, [index.copy() for index in indices], dims)
         start_from(outputs[0], x)
         if accumulate:
             fold_at(np.add, outputs[0], places, np.asarray(values).astype(x.dtype))
@@ -360,7 +361,7 @@ def _along_rule(name: str) -> Callable[[Sequence[Operand], Params], Signature]:
         count = source.shape[dim] if source.ndim > dim else 1
         to, of = (meta.shape[:dim] + meta.shape[dim + 1 :] for meta in (x, source))
         if name != "index_copy" and not (x.ndim and source.ndim):
-            to, of = x.shape, source.shape  # as PyTorch, which has no dimension to leave out
+            to, of = x.shape, source.shape  # as in PyTorch: without dimensions there is none to leave out
         if name == "index_copy" and to != of:
             there, here = (" ".join(map(str, shape)) for shape in (to, of))
             raise RuntimeError(
@@ -524,7 +525,7 @@ def _index_reduce_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _over_source(index: Any, source: Any, params: Params) -> Any:
-    """Return a vector of indices expanded to an index for each element of the source."""
+    """Return a vector of indices expanded to one index for each element of the source."""
     shape = [-1 if d == params[0] % source.ndim else 1 for d in range(source.ndim)]
     return index.reshape(shape).expand(source.shape)
 

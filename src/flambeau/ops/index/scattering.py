@@ -35,8 +35,7 @@ from flambeau.ops.work import selection_work
 
 
 def _grid(index: Array, size: int, dim: int) -> tuple[Any, ...]:
-    """Return the positions that `index` selects along `dim`, and the position of each element along the other
-    dimensions.
+    """Return the index arrays of the elements that `index` selects along `dim`: one array for each dimension.
 
     If the index is an expanded vector, the other positions are slices, so that whole rows are copied.
 
@@ -53,7 +52,7 @@ def _grid(index: Array, size: int, dim: int) -> tuple[Any, ...]:
 
 
 def _grid_of(launch: Launch) -> Callable[[Sequence[Array]], Any]:
-    """Return the elements of the first input that the index, a launch's second input, selects along params[0]."""
+    """Return the elements of the first input that `index`, the second input, selects along dimension params[0]."""
     shape, dim = tensor_at(launch, 0).shape or (1,), launch.params[0]
 
     def places(indices: Sequence[Array]) -> Any:
@@ -269,7 +268,7 @@ def scatter_source_back(grad: Any, a: Any, b: Any, c: Any, out: Any, params: Any
         part = _as_source(b, c)
         zero = part == 0
         zeros = grad.new_zeros(grad.shape).scatter_add(dim, b, zero.to(grad.dtype)).gather(dim, b)
-        alone = zero & (zeros == 1)  # the product of the other elements is not zero there
+        alone = zero & (zeros == 1)  # only at a single zero is the product of the other elements not zero
         others = _product(a, b, part.masked_fill(alone, 1), params).gather(dim, b).masked_fill(~alone, 0)
         share = (out.gather(dim, b) / part.masked_fill(zero, 1)).masked_fill(zero, 0) + others
         return _to_source(grad.gather(dim, b) * share, metas[2])
@@ -295,14 +294,14 @@ def _share_of_extreme(a: Any, index: Any, source: Any, out: Any, params: Any) ->
 
 
 def _as_source(index: Any, source: Any) -> Any:
-    """Return the part of `source` that has an index: its first `index.shape[d]` elements in each dimension d."""
+    """Return the part of `source` that is written: its first `index.shape[d]` elements in each dimension d."""
     for dim, size in enumerate(index.shape):
         source = source.narrow(dim, 0, size)
     return source
 
 
 def _to_source(grad: Any, meta: Any) -> Any:
-    """Return the gradient of the whole source; elements without an index get zero."""
+    """Return the gradient of the whole source, with zeros for elements that were not written."""
     if meta is None:
         return grad.sum()
     if grad.meta.shape == meta.shape:
@@ -370,7 +369,7 @@ def _flat_places(index: Array, count: int) -> Array:
 
 
 def _flat_of(launch: Launch) -> Callable[[Sequence[Array]], Any]:
-    """Return the indices of a launch's second input as flat indices into its first input."""
+    """Return the second input's indices as indices into the flattened first input."""
     x = tensor_at(launch, 0)
 
     def places(indices: Sequence[Array]) -> Any:

@@ -50,7 +50,7 @@ def _refuse_complex(name: str, x: Meta) -> None:
 
 
 def _steps(launch: Launch) -> int:
-    """Return the number of comparisons of a sort."""
+    """Return the number of comparisons that a sort needs."""
     count = launch.operands[-1].numel
     return count * max(count, 1).bit_length()
 
@@ -280,7 +280,7 @@ def _searchsorted_host(launch: Launch) -> Body:
 
 
 def _bisect_rows(boundaries: Array, values: Array, right: bool) -> Array:
-    """Return the position of every value in its row of `boundaries`, by bisection of all rows at the same time."""
+    """Return the position of every value in its row of `boundaries`, found by bisection of all rows together."""
     low = np.zeros(values.shape, np.int64)
     high = np.full(values.shape, boundaries.shape[-1])
     for _ in range(boundaries.shape[-1].bit_length()):

@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 _WIDE = 16  # elements of a row from which a loop over rows is faster
 _LONG = 1024  # elements of a row for which the cost of one call per row is negligible
-_FEW = 1 << 14  # elements that are added one by one before they are arranged in rounds
+_FEW = 1 << 14  # number of elements up to which they are added one by one
 
 
 def fold_at(ufunc: np.ufunc, out: Array, places: tuple[Any, ...], source: Any) -> None:

@@ -49,14 +49,18 @@ def _check(x: Meta, sizes: Sequence[int]) -> None:
 
 
 def _points(launch: Launch) -> list[int]:
-    """Return the number of points of each transformed dim: of the full signal if one side is a half spectrum."""
+    """Return the number of points along each transformed dim: the full signal's, even if one side is half a
+    spectrum.
+    """
     (x,) = launch.inputs
     assert isinstance(x, Meta)
     return [max(x.shape[d], launch.outputs[0].shape[d]) for d in launch.params[0]]
 
 
 def _flops(launch: Launch) -> int:
-    """Return 5 n log2(n) for each transform of n complex points, the usual count; half of it for real ones."""
+    """Return the number of operations, 5 n log2(n) for each transform of n complex points; half of it for real
+    points.
+    """
     points = math.prod(_points(launch))
     (x,) = launch.inputs
     assert isinstance(x, Meta)
@@ -170,7 +174,7 @@ def _c2c_back(grad: Any, params: Any, call: Any) -> Any:
 
 
 def _r2c_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
-    """Return the gradient of a real-to-complex transform, in which the omitted half has no part."""
+    """Return the gradient of a real-to-complex transform. The omitted half of the spectrum contributes nothing."""
     dims, scale = params
     x, last = metas[0], dims[-1]
     missing = list(grad.shape)

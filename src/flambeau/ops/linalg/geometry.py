@@ -102,7 +102,7 @@ def _cdist_host(launch: Launch) -> Body:
 
 
 def length_of(away: Array, p: float, axis: int) -> Array:
-    """Return the p-norm along an axis, of numbers that may be overwritten."""
+    """Return the p-norm along an axis. The numbers may be overwritten."""
     if p == 2:
         if axis == -1:
             return np.sqrt(np.einsum("...i,...i->...", away, away))
@@ -168,7 +168,9 @@ def _cdist_back_host(launch: Launch) -> Body:
 
 
 def slopes_of(grad: Array, away: Array, lengths: Array, p: float) -> tuple[Array, Array]:
-    """Return the product of the gradient with the derivative of each distance by each difference; 0 for equal rows."""
+    """Return the gradient times the derivative of each distance with respect to each coordinate difference; 0 for equal
+    rows.
+    """
     if p == 0:
         return grad, np.zeros_like(away)
     if p == 1:

@@ -110,12 +110,12 @@ def _one(operands: Sequence[Operand]) -> Meta:
 
 
 def _result(x: Meta, *shape: int, kind: dtype | None = None) -> Meta:
-    """Return the meta of one result for each matrix of the batch."""
+    """Return the layout of an output with one array of this shape for each matrix of the batch."""
     return Meta.contiguous_of((*x.shape[:-2], *shape), kind or x.dtype, x.device)
 
 
 def _columns(x: Meta, *shape: int, kind: dtype | None = None) -> Meta:
-    """Return the meta of a column-major matrix for each in the batch, as LAPACK and PyTorch return it."""
+    """Return the layout of an output with a column-major matrix for each matrix of the batch, as LAPACK returns it."""
     turned = _result(x, *reversed(shape), kind=kind)
     *batch, down, along = turned.strides
     return turned.with_((*x.shape[:-2], *shape), (*batch, along, down))
@@ -153,7 +153,7 @@ _MANY = 32  # batch dimensions: NumPy has 64 dimensions in all, and its routines
 
 
 def _in_known_dtypes(inputs: Sequence[Array]) -> list[Array]:
-    """Return matrices in dtypes that LAPACK supports; those without elements may have another (`_UNREACHED`)."""
+    """Return matrices in dtypes that LAPACK supports. Empty matrices are converted, whatever their dtype is."""
     return [x if x.size or x.dtype.char in "fdFD" else x.astype(np.float64) for x in inputs]
 
 
@@ -215,14 +215,14 @@ def _with_info(run: Run, code: Callable[[Array], int]) -> Callable[[Launch], Bod
 
 
 def _flat(arrays: list[Array], batch: int) -> list[Array]:
-    """Return arrays with one batch dimension, if they have so many that NumPy's routines refuse them."""
+    """Return arrays with the batch dimensions merged, if there are more than NumPy's routines allow."""
     if batch < _MANY:
         return arrays
     return [x.reshape(math.prod(x.shape[:batch]), *x.shape[batch:]) for x in arrays]
 
 
 def _each(outputs: Sequence[Array], inputs: Sequence[Array], run: Callable[..., tuple[Any, ...]]) -> None:
-    """Call `run` for each matrix of a batch, for functions that only SciPy has."""
+    """Call `run` for each matrix of a batch, because SciPy's functions take single matrices."""
     for at in np.ndindex(inputs[0].shape[:-2]):
         for target, value in zip(outputs, run(*[x[at] for x in inputs]), strict=True):
             target[at] = value
@@ -235,7 +235,7 @@ def _lapack(name: str, *arrays: Array) -> Any:
 
 
 def _flops(factor: float) -> Callable[[Launch], int]:
-    """Return `factor` times m n min(m, n) for each matrix of m by n."""
+    """Return a function that counts operations: `factor` times m n min(m, n) for each m by n matrix."""
 
     def count(launch: Launch) -> int:
         x = launch.inputs[0]
@@ -433,7 +433,7 @@ def _from_one(found: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _without_pivots(a: Array, factors: Array, pivots: Array, info: Array) -> None:
-    """Compute LU factors without pivots, one column of all matrices at a time."""
+    """Compute LU factors without pivoting, one column of all matrices at a time."""
     factors[...] = a
     steps = min(a.shape[-2:])
     pivots[...] = np.arange(1, steps + 1)
@@ -492,7 +492,7 @@ def _lu_rows_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signa
 
 
 def _lu_rows(pivots: Array, rows: int) -> Array:
-    """Return the matrix row of each row of L U, by applying the exchanges in order."""
+    """Return, for each row of L U, the number of the matrix's row, by applying the row exchanges in order."""
     order = np.tile(np.arange(rows), (*pivots.shape[:-1], 1))
     for k in range(pivots.shape[-1]):
         other = pivots[..., k, None].astype(np.int64) - 1
@@ -681,9 +681,7 @@ def _householder_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> S
 
 
 def _householder(a: Array, tau: Array) -> Array:
-    """Compute H_1 ... H_k applied to the first columns of the identity. H_i = I - tau v v^H, v is below the diagonal
-    of a.
-    """
+    """Return the first columns of H_1 ... H_k. H_i = I - tau v v^H, with v below the diagonal of a."""
     m, n = a.shape[-2:]
     q = np.array(np.broadcast_to(np.eye(m, n, dtype=a.dtype), a.shape))
     for i in reversed(range(tau.shape[-1])):
@@ -731,18 +729,16 @@ householder_product = _op(
 
 
 def _not_finite(a: Array) -> int:
-    """Return LAPACK's code for a bad argument, or for an iteration that did not end."""
+    """Return the error code of LAPACK for a bad argument or for an iteration that does not converge."""
     return 1 if np.isfinite(a).all() else -1
 
 
 def _of_finite(run: Run) -> Callable[[Launch], Body]:
-    """Return a reference implementation that never passes matrices that are not finite to `run`, which might not
-    end.
-    """
+    """Return a reference implementation that never passes non-finite matrices to `run`, which might not return."""
 
     def run_finite(a: Array, *rest: Any) -> Any:
         read = a
-        if rest and isinstance(rest[0], str):  # names the triangle that is read
+        if rest and isinstance(rest[0], str):  # "L" or "U": the triangle that is read
             read = np.tril(a) if rest[0].upper() == "L" else np.triu(a)
         if not np.isfinite(read).all():
             raise np.linalg.LinAlgError("the matrix is not finite")

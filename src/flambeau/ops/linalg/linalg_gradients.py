@@ -32,27 +32,27 @@ def _with_diagonal(x: Any, diagonal: Any) -> Any:
 
 
 def _identities(diagonal: Any, n: int) -> Any:
-    """Return identity matrices of `n` rows, each times one number."""
+    """Return identity matrices of `n` rows, each multiplied by its number in `diagonal`."""
     return diagonal.unsqueeze(-1).expand(*diagonal.meta.shape, n).diag_embed()
 
 
 def _triangular(call: Call, a: Any, b: Any, upper: bool, ones: bool = False) -> Any:
-    """Return X of AX = B. The other triangle of A is not read, nor is its diagonal if it is ones."""
+    """Return the solution X of AX = B for a triangular A, of which only the triangle is read."""
     return call(table["linalg_solve_triangular"], (a, b), (upper, ones))
 
 
 def _triangular_right(call: Call, a: Any, b: Any, upper: bool, ones: bool = False) -> Any:
-    """Return X of XA = B."""
+    """Return the solution X of XA = B for a triangular A."""
     return _triangular(call, a.mT, b.mT, not upper, ones).mT
 
 
 def _by_rows(x: Any, rows: Any) -> Any:
-    """Return row `rows[i]` of `x` as row i."""
+    """Return `x` with rows permuted: row i is row `rows[i]` of `x`."""
     return x.gather(-2, rows.unsqueeze(-1).expand(x.meta.shape))
 
 
 def _to_rows(x: Any, rows: Any) -> Any:
-    """Return a matrix whose row `rows[i]` is row i of `x`."""
+    """Return `x` with rows permuted back: row `rows[i]` is row i of `x`."""
     return x.new_zeros(x.meta.shape).scatter_(-2, rows.unsqueeze(-1).expand(x.meta.shape), x)
 
 
@@ -88,7 +88,7 @@ def _tiny_for_zeros(diagonal: Any, a: Any) -> Any:
 
 
 def _parity(pivots: Any) -> Any:
-    """Return the sign of the exchange of rows: 1 for an even number, -1 for an odd one."""
+    """Return the sign of a permutation: 1 for an even number of row exchanges, -1 for an odd number."""
     places = pivots.new_ones(pivots.meta.shape[-1:]).cumsum(0)
     return 1 - 2 * ((pivots != places).sum(-1) % 2)
 
@@ -149,7 +149,9 @@ def lu_factor(grad: Any, out: Any, out1: Any, call: Call) -> Any:
 
 
 def _blocks(x: Any, k: int) -> tuple[Any, Any, Any]:
-    """Return the first k rows and columns; the rows below and the columns right of them."""
+    """Return the square of the first k rows and columns of a matrix, and the rest: rows below or columns right of
+    it.
+    """
     m, n = x.meta.shape[-2:]
     left, top = x.narrow(-1, 0, k), x.narrow(-2, 0, k)
     return left.narrow(-2, 0, k), left.narrow(-2, k, m - k), top.narrow(-1, k, n - k)

@@ -66,7 +66,7 @@ def _vector_mismatch(a: Meta, b: Meta) -> str:
 
 
 def _laid_out(a: Meta, b: Meta) -> tuple[Meta, Meta, tuple[int, ...]]:
-    """Return both operands as batches of matrices of one batch shape, and the shape of the product."""
+    """Return both operands as batches of matrices with equal batch dimensions, and the shape of the product."""
     if a.ndim == 0 or b.ndim == 0:
         raise RuntimeError(
             f"both arguments to matmul need to be at least 1D, but they are {a.ndim}D and {b.ndim}D"
@@ -111,7 +111,7 @@ def _check(a: Meta, b: Meta, where: str) -> None:
 
 
 def _unlike(a: Meta, b: Meta) -> str:
-    """Return PyTorch's error text for two dtypes, as the routine for these shapes writes it."""
+    """Return PyTorch's error message for two different dtypes, which depends on the routine for these shapes."""
     one, other = a.dtype.torch_name, b.dtype.torch_name
     if a.ndim == b.ndim == 1:
         return f"dot : expected both vectors to have same dtype, but found {one} and {other}"
@@ -123,7 +123,7 @@ def _unlike(a: Meta, b: Meta) -> str:
 
 
 def _room(a: Meta, b: Meta, where: str) -> str:
-    """Return PyTorch's name of the routine for such a product."""
+    """Return PyTorch's name of the routine that multiplies operands of these shapes."""
     if a.ndim == b.ndim == 1:
         return "dot"
     if where == "cuda":

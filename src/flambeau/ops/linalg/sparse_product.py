@@ -1,4 +1,4 @@
-"""The product of a sparse matrix in CSR format and a strided one."""
+"""The product of a sparse matrix in CSR format and a strided tensor."""
 
 from __future__ import annotations
 

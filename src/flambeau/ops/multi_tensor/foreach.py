@@ -131,7 +131,7 @@ def computed_dtype(launch: Launch) -> dtype:
 
 
 def _check_lists(operands: Sequence[Operand], several: int, count: int) -> list[Meta]:
-    """Return the lists' metas. The m-th tensors have equal shapes, or one element."""
+    """Return the layouts of all tensors. Check that those at equal positions have equal shapes, or one element."""
     if not count or len(operands) != several * count:
         raise RuntimeError("Tensor list must have at least one tensor.")
     metas = [x for x in operands if isinstance(x, Meta)]
@@ -188,7 +188,9 @@ def _body(launch: Launch, formula: Formula, count: int, options: Any, several: i
 
 
 class Name:
-    """A C++ value: its name, and its kind: an element ("T"), a number that all elements share ("double"), or "bool"."""
+    """The name of a C++ value, and its kind: an element ("T"), a number that all elements share ("double"), or
+    "bool".
+    """
 
     __slots__ = ("kind", "text", "trace")
 

@@ -33,7 +33,7 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
 
 
 def _norm(order: float) -> Callable[[Array], Any]:
-    """Return the norm of a vector in its own dtype."""
+    """Return a function that computes the norm of a vector in its own dtype."""
     if order == 2:
         return lambda x: np.sqrt(np.add.reduce(x * x))
     if order == 1:
@@ -83,13 +83,13 @@ note(foreach_norm, "clip_grad_norm_")
 
 
 def _clip(f: Any, options: Any, x: Sequence[Any], s: Sequence[Any]) -> Sequence[Any]:
-    """Return a gradient (the first list) scaled so that the norm of all (the second list) is at most s."""
+    """Return a gradient (the first list), scaled so that the norm of all gradients (the second list) is at most s."""
     return (x[0] * f.minimum(s[0] / (x[1] + 1e-6), 1.0),)
 
 
 foreach_clip = foreach("_foreach_clip", _clip, lambda o: 2, lambda o: (1.5,), positive=lambda o: (1,))
 note(foreach_clip, "clip_grad_norm_")
-# Scalars: the smallest and the greatest value.
+# scalars: the smallest and the largest value
 foreach_clamp = foreach(
     "_foreach_clamp", lambda f, options, x, s: (f.minimum(f.maximum(x[0], s[0]), s[1]),), lambda o: 1,
     lambda o: (-1.0, 1.5),

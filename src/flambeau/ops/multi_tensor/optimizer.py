@@ -33,7 +33,7 @@ class SGDOptions(NamedTuple):
     nesterov: bool
     decay: bool
     maximize: bool
-    first: bool  # the buffers hold nothing yet
+    first: bool  # True if the momentum buffers are not initialized yet
 
 
 def _sgd(f: Any, o: SGDOptions, x: X, s: X) -> X:
@@ -213,7 +213,7 @@ class RMSpropOptions(NamedTuple):
 
 
 def _rmsprop(f: Any, o: RMSpropOptions, x: X, s: X) -> X:
-    """Return the states of RMSprop: the squares' average, the momentum buffer, the gradients' average."""
+    """Return the next states of RMSprop: the average of squares, the momentum buffer, the average of gradients."""
     lr, alpha, eps, decay, momentum = s
     p, g = _apply_weight_decay(o, x[0], x[1], lr, decay)
     squares = x[2] * alpha + g * g * (1 - alpha)
@@ -267,7 +267,7 @@ class RpropOptions(NamedTuple):
 
 
 def _rprop(f: Any, o: RpropOptions, x: X, s: X) -> X:
-    """Return the states of Rprop: the former gradient, and the step size of each element."""
+    """Return the next states of Rprop: the last gradient, and each element's step size."""
     less, more, smallest, largest = s
     p, g, before, size = x
     g = -g if o.maximize else g
@@ -290,7 +290,7 @@ note(rprop, "Rprop.step")
 
 
 def _unscale(f: Any, o: tuple[()], x: X, s: X) -> X:
-    """Return a gradient times the inverse scale, and whether it is not finite."""
+    """Return a gradient times the inverse scale, and whether it has a non-finite element."""
     g, inverse = x
     return g * inverse, ~f.isfinite(g)
 

@@ -72,7 +72,7 @@ def _host(launch: Launch) -> Body:
 
 
 def masked_scores(scores: Array, causal: bool, masks: Sequence[Array]) -> Array:
-    """Return the scores with -inf for keys that a query must not see, and with masks of numbers added."""
+    """Return the scores with masks added, and -inf for keys that causal attention hides from a query."""
     low = scores.dtype.type(-np.inf)
     if causal:
         scores = np.where(np.tri(*scores.shape[-2:]) > 0, scores, low)
@@ -114,7 +114,7 @@ def _tensor_weights(q: Any, k: Any, mask: Any, causal: bool, scale: float) -> An
 
 
 def _back(grads: Any, a: Any, b: Any, c: Any, d: Any, g: Any, params: Params) -> list[Any]:
-    # e and f, the operator's outputs, repeat what the others say: no gradient passes to them.
+    # e and f (outputs of the operator) are determined by the other inputs, so they receive no gradient here.
     # slopes = weights * (seen - sum(weights * seen)), where seen = grad @ value^T; of these, `by_q`, `by_k` and `by_v`
     # are products, so their gradients go back to slopes, weights and factors, and from there to scores.
     causal, scale, mask_too = params[:3]

@@ -82,7 +82,7 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
 
 
 def _is_last(x: Meta, weight: Meta) -> bool:
-    """Return True if results have channels last: if either operand has, except for float64 in cuDNN and 3-d oneDNN."""
+    """Return True if results have channels last: if an operand has it, except for float64 in cuDNN and 3-d oneDNN."""
     if x.dtype is float64 and (x.ndim == 5 or x.device.type == "cuda"):
         return False
     return x.channels_last or weight.channels_last
@@ -145,7 +145,7 @@ def _check_geometry(how: Geometry, weight: Meta) -> None:
 
 
 def _check_channels(x: Meta, weight: Meta, bias: Sequence[Operand], how: Geometry) -> int:
-    """Return how many channels the result has."""
+    """Check the numbers of channels. Returns the number of channels of the result."""
     kind = "transposed=1, " if how.transposed else f"groups={how.groups}, "
     wanted = weight.shape[0] if how.transposed else weight.shape[1] * how.groups
     if x.shape[1] != wanted:
@@ -244,7 +244,7 @@ def _at_tap(weight: Array, tap: Ints) -> Array:
 
 
 def _by_group(x: Array, how: Geometry, axis: int) -> Array:
-    """Divide an axis into groups and elements of a group."""
+    """Split an axis into two: the groups, and the elements of a group."""
     return x.reshape(*x.shape[:axis], how.groups, x.shape[axis] // how.groups, *x.shape[axis + 1 :])
 
 
@@ -255,7 +255,7 @@ def _flops(launch: Launch) -> int:
 
 
 def _meetings(narrow: Meta, weight: Meta) -> int:
-    """Return the number of products: each element at a window meets all weights of its channel."""
+    """Return the number of products: each element of a window is multiplied by all weights of its channel."""
     return 2 * narrow.numel * weight.numel // max(weight.shape[0], 1)
 
 

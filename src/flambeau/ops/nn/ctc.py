@@ -93,14 +93,14 @@ def _with_blanks(labels: Array, blank: int) -> Array:
 
 
 def _skips(states: Array, blank: int) -> Array:
-    """Return True if a state may follow the one but last: if its label is another."""
+    """Return True where a state may directly follow the state before the previous one: if their labels differ."""
     found: Array = np.zeros(states.shape, bool)
     found[:, 2:] = (states[:, 2:] != blank) & (states[:, 2:] != states[:, :-2])
     return found
 
 
 def _forward(probs: Array, states: Array, given: Array, blank: int) -> Iterator[Array]:
-    """Return for each time and state the log-likelihood of the labels up to then; constant after a sample's end."""
+    """Yield each state's log-likelihood of the labels so far, time by time. It stays constant after a sample's end."""
     rows, skips = np.arange(len(states))[:, None], _skips(states, blank)
     alpha = np.full(states.shape, -np.inf, probs.dtype)
     if len(probs):
@@ -115,7 +115,10 @@ def _forward(probs: Array, states: Array, given: Array, blank: int) -> Iterator[
 
 
 def _backward(probs: Array, states: Array, given: Array, wanted: Array, blank: int) -> Iterator[Array]:
-    """Return for each time and state the log-likelihood of the labels that follow; -inf after a sample's end."""
+    """Yield each state's log-likelihood of the remaining labels, from the last time to the first.
+
+    It is -inf after a sample's end.
+    """
     rows, skips = np.arange(len(states))[:, None], _skips(states, blank)
     ends = np.arange(states.shape[1]) - 2 * wanted[:, None]
     last = np.where((ends == 0) | (ends == -1), 0, -np.inf).astype(probs.dtype)
@@ -201,7 +204,7 @@ def _backward_host(launch: Launch) -> Body:
         rows, lost = np.arange(len(states))[:, None], np.isinf(loss)[:, None]
         betas = _backward(probs, states, given, wanted, blank)
         for t, beta in zip(range(len(probs) - 1, -1, -1), betas, strict=True):
-            held = np.zeros_like(probs[t])  # how likely each class is at this time, given the target
+            held = np.zeros_like(probs[t])  # the probability of each class at this time, given the target
             np.add.at(held, (rows, states), np.exp(alphas[t] + beta + loss[:, None]))
             found = np.where(lost, 0 if zero else np.nan, np.exp(probs[t]) - held) * grad[:, None]
             np.copyto(outputs[0][t], np.where((t < given)[:, None], found, 0), casting="unsafe")

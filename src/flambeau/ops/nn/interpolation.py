@@ -89,7 +89,7 @@ def _tables(how: Resampling, size: Sequence[int], kind: dtype) -> list[Table]:
 
 
 def _resample_axis(x: Array, axis: int, index: Array, weight: Array | None) -> Array:
-    """Return x resampled along one axis, by its table."""
+    """Return x resampled along one axis, according to a table of indices and weights."""
     if weight is None:
         return x.take(index[0], axis)
     shape = [-1 if a == axis else 1 for a in range(x.ndim)]
@@ -120,7 +120,9 @@ def _taps(how: Resampling, n: int, m: int, scale: float | None, number: Any) -> 
 
 
 def cubic_weights(t: Array, a: float = -0.75) -> Array:
-    """Return the weights (4, *t.shape) of the four elements around positions t in [0, 1) after the second one."""
+    """Return the weights (4, *t.shape) of the four elements around a position at distance t in [0, 1) after the
+    second.
+    """
     number = t.dtype.type
     a = number(a)
 
@@ -134,7 +136,7 @@ def cubic_weights(t: Array, a: float = -0.75) -> Array:
 
 
 def cubic_slopes(t: Array, a: float = -0.75) -> Array:
-    """Return the derivatives of cubic_weights by t."""
+    """Return the derivatives of `cubic_weights` with respect to t."""
     number = t.dtype.type
     a = number(a)
 
@@ -175,7 +177,7 @@ def _lanczos(x: Array) -> Array:
     return np.where(x < 3, np.sinc(x) * np.sinc(x / 3), 0)
 
 
-# mode: (half of the filter's width, the filter at distances from its centre)
+# mode: (half of the filter's width, the filter as a function of the distance from its centre)
 _FILTERS: dict[str, tuple[float, Callable[[Array], Array]]] = {
     "linear": (1.0, _triangle), "cubic": (2.0, _cubic), "lanczos": (3.0, _lanczos),
 }  # fmt: skip
@@ -243,7 +245,7 @@ def _backward_rule(operands: Sequence[Operand], params: Params) -> Signature:
             f"Expected grad_output to have the spatial size {list(how.size)} of the output, but got "
             f"{list(grad.shape[2:])}"
         )
-    # PyTorch leaves these gradients contiguous, and lays the others out as `grad` is.
+    # PyTorch's gradients of these modes are contiguous; those of the others have the layout of `grad`.
     contiguous = how.mode == "cubic" or (grad.ndim == 5 and how.mode != "linear")
     last = grad.channels_last and not contiguous
     out = Meta.laid((*grad.shape[:2], *size), grad.dtype, grad.device, last)
@@ -265,7 +267,7 @@ def _backward_host(launch: Launch) -> Body:
 
 
 def _spread(x: Array, axis: int, n: int, index: Array, weight: Array | None) -> Array:
-    """Return the transpose of _resampled: each element of x is added to its taps among n elements along the axis."""
+    """Add each element of x to its taps among n elements along an axis: the transpose of `_resample_axis`."""
     out = np.zeros((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype)
     shape = [-1 if a == axis else 1 for a in range(x.ndim)]
     for tap, at in enumerate(index):

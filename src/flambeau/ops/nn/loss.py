@@ -34,7 +34,7 @@ def _smooth_l1(x: Any, y: Any, beta: Any) -> Any:
 
 
 def _clamp_within(x: Any, bound: float) -> Any:
-    """Return `x` held to [-bound, bound], which may be beyond its dtype."""
+    """Return `x` clamped to [-bound, bound], where the bound may exceed the range of its dtype."""
     return x if bound > finfo(x.dtype).max else x.clamp(-bound, bound)
 
 
@@ -359,7 +359,7 @@ def _check_classes(x: Meta, target: Meta, name: str) -> None:
 
 
 def _positive(over: Array) -> Array:
-    """Return what exceeds 0, else 0; as in PyTorch, NaN does not exceed it."""
+    """Return max(x, 0), with 0 for NaN, as in PyTorch."""
     return np.where(over > 0, over, over.dtype.type(0))
 
 

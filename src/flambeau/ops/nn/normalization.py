@@ -122,7 +122,7 @@ def _layer_rule(operands: Sequence[Operand], params: Params) -> Signature:
 
 
 def _rms_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """Infer the results. PyTorch composes the operator of products, which keep the order of x's dimensions."""
+    """Infer the results. PyTorch composes rms_norm of products, which keep the order of x's dimensions."""
     found = _layer_rule(operands, params)
     x = found.inputs[0]
     assert isinstance(x, Meta)
@@ -131,7 +131,9 @@ def _rms_rule(operands: Sequence[Operand], params: Params) -> Signature:
 
 
 def _rows_host(normalize: Callable[[Array, float], Array]) -> Callable[[Launch], Body]:
-    """Return the host form: the last dimensions are a row; each element of it has a weight and a bias."""
+    """Return a reference implementation that treats the last dimensions as a row, with a weight and a bias per
+    element.
+    """
 
     def host(launch: Launch) -> Body:
         ndim, eps, given = launch.params
@@ -301,7 +303,7 @@ def _train_rule(operands: Sequence[Operand], params: Params) -> Signature:
 
 
 def _by_channel(x: Array) -> Array:
-    """Return (N, C, ...) as (C, N ...)."""
+    """Return a tensor of shape (N, C, ...) as (C, N ...)."""
     return x.swapaxes(0, 1).reshape(x.shape[1], -1)
 
 

@@ -34,8 +34,9 @@ Ints = tuple[int, ...]
 
 
 class Seen(NamedTuple):
-    """The view of x in a normalization: its shape, the normalized dims, and the dims of the weight. Note [How x is
-    seen].
+    """The shape in which a normalization views x, the normalized dims, and the dims of the weight.
+
+    See Note [How x is seen].
     """
 
     shape: Ints
@@ -53,7 +54,7 @@ class Seen(NamedTuple):
 
     @property
     def row(self) -> Ints:
-        """Return the shape in which weights broadcast."""
+        """Return the shape with which weights broadcast over x."""
         return tuple([n if d in self.weighted else 1 for d, n in enumerate(self.shape)])
 
 
@@ -133,7 +134,7 @@ def _rule_of(
 
 
 def _vector(seen: Seen) -> Ints:
-    """Return the shape of a bias without a weight: channels are one dimension."""
+    """Return the shape of a bias that has no weight: channels are one dimension."""
     shape = tuple([seen.shape[d] for d in seen.weighted])
     return shape if seen.weighted == seen.dims else (math.prod(shape),)
 
@@ -170,14 +171,14 @@ def _host_of(centered: bool, given_moments: bool = False) -> Callable[[Launch], 
 
 
 def _mean(seen: Seen) -> Callable[[Array], Array]:
-    """Return means over the elements that share one mean and one scale."""
+    """Return the means over all elements that are normalized together."""
     group, length = grouping(seen.shape, seen.dims), max(seen.length, 1)
     shape = [1 if d in seen.dims else n for d, n in enumerate(seen.shape)]
     return lambda x: pairwise_sum(group(x)).reshape(shape) / x.dtype.type(length)
 
 
 def _total(seen: Seen) -> Callable[[Array], Array]:
-    """Return sums over all elements that share a weight."""
+    """Return the sums over all elements that share a weight."""
     group = grouping(seen.shape, seen.others)
     return lambda x: pairwise_sum(group(x))
 
@@ -186,7 +187,7 @@ def _total(seen: Seen) -> Callable[[Array], Array]:
 
 
 def widen(*tensors: Any) -> list[Any]:
-    """Return half precision as float32."""
+    """Return tensors in half precision as float32."""
     return [t if t is None else t.to(wide(t.dtype)) for t in tensors]
 
 
@@ -321,7 +322,7 @@ def of_batch(grad: Any, a: Any, b: Any, out1: Any, out2: Any, params: Params, ca
 
 
 def given_to(record: Op) -> Callable[..., Any]:
-    """Return the derivative formula of the normalization whose gradient this operator is."""
+    """Return the derivative formula of a normalization whose gradient the operator `record` computes."""
 
     def back(grad: Any, a: Any, b: Any, params: Params, call: Any) -> Any:
         found = call(record, (grad, a, b) if params[-1][0] else (grad, a), params)

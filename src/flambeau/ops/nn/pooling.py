@@ -95,7 +95,7 @@ def _max_host(launch: Launch) -> Body:
 
 
 def places_along(how: Windows, size: Ints, count: Ints) -> list[Array]:
-    """Return, for each dimension, the position of each element of each window, (kernel, count).
+    """Return, for each dimension, the position of each element of each window as an array (kernel, count).
 
     Positions may be in the padding.
     """
@@ -104,7 +104,7 @@ def places_along(how: Windows, size: Ints, count: Ints) -> list[Array]:
 
 
 def flat_places(places: Sequence[Array], size: Sequence[int]) -> Array:
-    """Return flat indices into the spatial dimensions, from the positions along each."""
+    """Return indices into the flattened spatial dimensions, from the positions along each dimension."""
     at = np.zeros((1,) * len(size), np.int64)
     for axis, (place, n) in enumerate(zip(places, size, strict=True)):
         at = at * n + place.reshape([-1 if a == axis else 1 for a in range(len(size))])
@@ -122,7 +122,7 @@ def _flops(launch: Launch) -> int:
 
 
 def _node_name(form: str) -> Callable[[Any, tuple[Any, ...]], str]:
-    """Return the node's name, in which PyTorch counts pooling of one dimension as two."""
+    """Return a function that names the node. PyTorch names pooling of one dimension as that of two."""
     return lambda metas, params: form.format(max(metas[0].ndim - 2, 2)) + "Backward0"
 
 
@@ -240,7 +240,7 @@ def _adaptive_avg_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> 
 
 
 def _is_one(size: Ints) -> bool:
-    """Return True if one window covers everything, which PyTorch computes as a mean with another layout."""
+    """Return True if one window covers the whole input. PyTorch computes this as a mean, whose layout differs."""
     return math.prod(size) == 1
 
 

@@ -24,7 +24,7 @@ Params = tuple[Any, ...]
 
 
 def _source(grad: Meta, size: Ints, count: Ints, name: str, channels_last: bool = False) -> Meta:
-    """Return the meta of the pooling's input. Raises if the gradient does not fit that pooling."""
+    """Return the layout of the pooling's input. Raises if the gradient's shape does not fit it."""
     if grad.dtype not in FLOATS:
         raise NotImplementedError(f"\"{name}\" not implemented for '{grad.dtype.torch_name}'")
     if grad.shape[2:] != count:
@@ -115,7 +115,7 @@ def _gradient(name: str, rule: Any, host: Callable[[Launch], Body], samples: Any
 
 
 def _gather_chosen(grad: Any, b: Any) -> Any:
-    """Return the elements at the chosen indices; 0 for an empty window."""
+    """Return the elements at the indices of the maxima; 0 for an empty window."""
     flat, places = grad.flatten(2), b.flatten(2)
     held = (places >= 0) & (places < flat.shape[2])
     return (flat.gather(2, places.clamp(0, flat.shape[2] - 1)) * held).reshape(b.shape)

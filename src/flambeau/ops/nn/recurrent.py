@@ -30,7 +30,7 @@ Compute = Callable[..., Sequence[Array]]
 
 
 def _rule(inputs: Sequence[int], outputs: Sequence[int]) -> Callable[[Sequence[Operand], Params], Signature]:
-    """Infer the results. `inputs` and `outputs` count columns in multiples of the state's, the last input's shape."""
+    """Return an inference rule. `inputs` and `outputs` give widths as multiples of the state's."""
 
     def rule(operands: Sequence[Operand], params: Params) -> Signature:
         metas = [x for x in operands if isinstance(x, Meta)]
@@ -108,7 +108,7 @@ def _lstm(gates: Array, cell: Array) -> Sequence[Array]:
 
 
 def _lstm_gates(gates: Array) -> Sequence[Array]:
-    """Return the gates of an LSTM with one call for all sigmoids, since most cells are small."""
+    """Return the gates of an LSTM. One call computes all sigmoids, because most cells are small."""
     i, f, _, o = _parts(_sigmoid(gates), 4)
     return i, f, np.tanh(_parts(gates, 4)[2]), o
 
@@ -128,14 +128,16 @@ def _lstm_back(grads: Any, a: Any, b: Any, call: Any) -> Any:
 
 
 def _lstm_back_twice(grads: Any, a: Any, b: Any, c: Any, d: Any, call: Any) -> list[Any]:
-    """Return the second derivatives of an LSTM cell by the gradients, the gates and the cell state."""
+    """Return the second derivatives of an LSTM cell with respect to the gradients, the gates and the cell state."""
     pi, pf, pg, po = grads[0].chunk(4, 1)
     i, f, g, o = c.chunk(4, 1)
     i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
     t = (f * d + i * g).tanh()
     si, sf, sg, so, st = i * (1 - i), f * (1 - f), 1 - g * g, o * (1 - o), 1 - t * t
     whole = b + a * o * st
-    met = pi * g * si + pf * d * sf + pg * i * sg + grads[1] * f  # the factor of the whole expression
+    met = (
+        pi * g * si + pf * d * sf + pg * i * sg + grads[1] * f
+    )  # the derivative of the new cell state in the direction of `grads`
     inner = (a * so * po - met * a * o * t * 2) * st
     by_i = whole * (pi * g * (1 - 2 * i) + pg * sg) + inner * g
     by_f = whole * (pf * d * (1 - 2 * f) + grads[1]) + inner * d
@@ -197,14 +199,15 @@ def _gru_back(grad: Any, a: Any, b: Any, c: Any, call: Any) -> Any:
 
 
 def _gru_back_twice(grads: Any, a: Any, b: Any, c: Any, d: Any, call: Any) -> list[Any]:
-    """Return the second derivatives of a GRU cell by the gradient, the gates and the state."""
+    """Return the second derivatives of a GRU cell with respect to the gradient, the gates and the state."""
     (ar, az, an), (br, bz, bn) = grads[0].chunk(3, 1), grads[1].chunk(3, 1)
     (xr, xz, xn), (hr, hz, hn) = b.chunk(3, 1), c.chunk(3, 1)
     r, z = (xr + hr).sigmoid(), (xz + hz).sigmoid()
     n = (xn + r * hn).tanh()
     sr, sz, sn = r * (1 - r), z * (1 - z), 1 - n * n
     pr, pz = ar + br, az + bz
-    met = an + r * bn + hn * sr * pr  # the factor of the new state's gradient before tanh
+    # the derivative of the argument of n's tanh in the direction of `grads`
+    met = an + r * bn + hn * sr * pr
     by_new = a * (1 - z) * sn
     inner = -(a * (1 - z) * n * met * 2 + a * sz * pz) * sn
     by_h = by_new * sr * pr + inner * r
@@ -247,7 +250,7 @@ gru_cell_backward = _cell(
 
 
 def _two_dims(rule: Rule, first: int) -> Rule:
-    """Return the inference rule of a matrix product whose first matrix is the operand at position `first`."""
+    """Return an inference rule like `rule` that requires two dimensions of the operands from position `first` on."""
 
     def of_matrices(operands: Sequence[Operand], params: Params) -> Signature:
         for x in operands[first : first + 2]:

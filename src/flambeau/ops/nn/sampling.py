@@ -93,7 +93,9 @@ def _places(grid: Array, size: Sequence[int], align: bool) -> list[Array]:
 
 
 class Tap(NamedTuple):
-    """An element along one dimension that each position reads: its index, its weight, and the weight's derivative."""
+    """One of the elements along a dimension that each position reads: its index, weight, and the weight's
+    derivative.
+    """
 
     at: Array
     weight: Array
@@ -101,7 +103,9 @@ class Tap(NamedTuple):
 
 
 class Field:
-    """An array (N, C, spatial ...) as planes, one per channel. Each plane ends with a zero for positions outside."""
+    """An array (N, C, spatial ...) as one plane for each channel. Each plane ends with a zero, read by positions
+    outside.
+    """
 
     def __init__(self, x: Array) -> None:
         self.size = x.shape[2:]
@@ -112,7 +116,7 @@ class Field:
     def combine_taps(
         self, of: Array, taps: Sequence[Sequence[Tap]]
     ) -> Iterator[tuple[Array, tuple[Tap, ...]]]:
-        """Yield, for each combination of taps, the flat index of its element in a plane (-1: outside) and its taps.
+        """Yield, for each combination of taps, the flat index of its element in a plane (-1: outside) and the taps.
 
         Args:
             of: Index of the sample that each position reads.
@@ -128,7 +132,7 @@ class Field:
             yield np.maximum(flat, -1, out=flat), each
 
     def read(self, of: Array, taps: Sequence[Sequence[Tap]]) -> Array:
-        """Return the channels (C, positions): for each position the sum over its taps."""
+        """Return the channels (C, positions), where each value is the sum over the position's taps."""
         total = np.zeros((len(self.planes), len(of)), self.planes.dtype)
         for flat, each in self.combine_taps(of, taps):
             found = self.planes.take(flat, 1)
@@ -146,9 +150,7 @@ _OUTSIDE = -(1 << 60)  # so negative that no offset of other dimensions makes it
 
 
 def _to_offsets(tap: Tap, n: int, step: int) -> Tap:
-    """Return a tap whose index is multiplied by `step`, the stride of a dimension of n elements; -1 if it is
-    outside.
-    """
+    """Return a tap whose index is multiplied by `step`, the stride of a dimension of n elements; -1 if outside."""
     at = tap.at.astype(np.int64) * step
     np.copyto(at, _OUTSIDE, where=(tap.at < 0) | (tap.at > n - 1))
     return tap._replace(at=at)
@@ -268,7 +270,7 @@ def _backward_rule(operands: Sequence[Operand], params: Params) -> Signature:
 def _add_gradients(
     field: Field, grad: Array, of: Array, taps: Sequence[Sequence[Tap]]
 ) -> tuple[Array, list[Array]]:
-    """Return the gradients of planes and positions from those of the channels (C, positions)."""
+    """Return the gradients of planes and positions, given the gradients of the channels (C, positions)."""
     planes, slopes = np.zeros_like(field.planes), [np.zeros(len(of), grad.dtype) for _ in taps]
     first = np.arange(len(planes))[:, None] * planes.shape[1]
     for flat, each in field.combine_taps(of, taps):
@@ -310,7 +312,7 @@ def _backward_host(launch: Launch) -> Body:
 
 
 def _padded_turn(at: Array, n: int, padding: str, align: bool) -> Array:
-    """Return the derivative of _padded_place: 0 at a clamped end, -1 in a reflected part."""
+    """Return the derivative of `_padded_place`: 0 at a clamped end, -1 in a reflected part, else 1."""
     turn = np.ones_like(at)
     if padding == "zeros":
         return turn

@@ -21,7 +21,7 @@ _A = -0.75
 
 
 def gradient(grads: Any, a: Any, b: Any, c: Any, params: Params) -> list[Any]:
-    """Return the second derivatives by grad (N, C, places ...), x (N, C, spatial ...) and the grid."""
+    """Return the second derivatives with respect to grad (N, C, places ...), x (N, C, spatial ...) and the grid."""
     on_x, on_grid = grads
     size = b.shape[2:]
     found = [_along(c.select(-1, len(size) - 1 - d), n, *params[:3]) for d, n in enumerate(size)]
@@ -52,12 +52,14 @@ def gradient(grads: Any, a: Any, b: Any, c: Any, params: Params) -> list[Any]:
 
 
 def _share(taps: Any, by: tuple[int, ...]) -> Any:
-    """Return the product of a tap's weights, differentiated along the dimensions `by`."""
+    """Return the product of a tap's weights over all dimensions. In dimensions `by` the weight's derivative replaces
+    it.
+    """
     return prod([tap[1 + by.count(d)] for d, tap in enumerate(taps)], start=1)
 
 
 def _flat(elements: list[Any], size: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return flat indices into the spatial dimensions, and 1 for positions inside, 0 outside."""
+    """Return indices into the flattened spatial dimensions, and a factor: 1 for positions inside, 0 outside."""
     inside, flat = True, 0
     for at, n in zip(elements, size, strict=True):
         held = (at >= 0) & (at <= n - 1)
@@ -70,10 +72,10 @@ def _flat(elements: list[Any], size: tuple[int, ...]) -> tuple[Any, Any]:
 
 
 def _along(grid: Any, n: int, mode: str, padding: str, align: bool) -> tuple[Taps, Any]:
-    """Return the taps, and the derivative of positions by the grid."""
+    """Return the taps along a dimension, and the derivative of the positions with respect to the grid."""
     scale = (n - 1 if align else n) / 2
     place = (grid + 1) * scale if align else ((grid + 1) * n - 1) / 2
-    if mode == "bicubic":  # each tap is padded by itself
+    if mode == "bicubic":  # each tap is padded separately
         low = place.floor()
         return _cubic(low, place - low, n, padding, align), scale + 0 * low
     at, turn = _pad_position(place, n, padding, align)

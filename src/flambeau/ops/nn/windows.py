@@ -37,12 +37,12 @@ class Windows(NamedTuple):
         return tuple(out)
 
     def reaching(self, size: Sequence[int]) -> Windows:
-        """Return the windows without the kernel's borders that are outside of the input in every window."""
+        """Return the windows without the borders of the kernel that lie outside of the input in every window."""
         ends = zip(size, self.kernel, self.padding, self.dilation, strict=True)
         return self._replace(kernel=tuple([min(k, -(-(n + p) // d)) for n, k, p, d in ends]))
 
     def pads(self, size: Sequence[int], count: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the padding of the input that puts every window inside."""
+        """Return the padding of the input that makes every window lie inside."""
         ends = zip(size, count, self.kernel, self.stride, self.padding, self.dilation, strict=True)
         return [(p, max(0, (m - 1) * s + d * (k - 1) + 1 - p - n)) for n, m, k, s, p, d in ends]
 
@@ -70,7 +70,7 @@ def windows(x: Array, kernel: Ints, stride: Ints, dilation: Ints, count: Ints) -
 
 
 def taps(kernel: Ints, stride: Ints, dilation: Ints, count: Ints) -> Iterator[tuple[Ints, tuple[Any, ...]]]:
-    """Yield each position in the kernel with the slices of the padded array at which windows have it."""
+    """Yield each position within the kernel, with the slices of the padded array that it covers over all windows."""
     for tap in product(*[range(k) for k in kernel]):
         starts = [t * d for t, d in zip(tap, dilation, strict=True)]
         slices = [
@@ -80,7 +80,7 @@ def taps(kernel: Ints, stride: Ints, dilation: Ints, count: Ints) -> Iterator[tu
 
 
 def spread(columns: Array, kernel: Ints, stride: Ints, dilation: Ints, pads: Pairs, size: Ints) -> Array:
-    """Return the reverse of windows: (..., *kernel, *count) added where windows overlap, to (..., *size)."""
+    """Return the transpose of `windows`: (..., *kernel, *count) summed where windows overlap, as (..., *size)."""
     lead, count = columns.ndim - 2 * len(kernel), columns.shape[-len(kernel) :]
     whole = tuple([n + a + b for n, (a, b) in zip(size, pads, strict=True)])
     out = np.zeros((*columns.shape[:lead], *whole), columns.dtype)
@@ -105,13 +105,13 @@ def divisors(how: Windows, size: Sequence[int], count: Sequence[int], include: b
 
 
 def bounds_of(n: int, count: int) -> tuple[Array, Array]:
-    """Return where each of `count` windows over n elements starts and ends."""
+    """Return the first and the end index of each of `count` adaptive windows over n elements."""
     at = np.arange(count)
     return at * n // count, -(-(at + 1) * n // count)
 
 
 def summed_at(out: Array, x: Array, index: Array, axis: int) -> None:
-    """Add the elements of x along an axis to those of `out` at the sorted indices `index`."""
+    """Add elements of x along an axis to the elements of `out` at `index`, whose values are sorted."""
     if not index.size:
         return
     starts = np.flatnonzero(np.concatenate(([True], index[1:] != index[:-1])))

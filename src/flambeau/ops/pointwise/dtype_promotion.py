@@ -32,7 +32,7 @@ from flambeau.ops.op import Operand
 
 WIDE_UNSIGNED = (uint16, uint32, uint64)
 FLOAT8 = (float8_e4m3fn, float8_e5m2)
-REFUSED = (*WIDE_UNSIGNED, *FLOAT8)  # most operators store and convert these, but do not compute with them
+REFUSED = (*WIDE_UNSIGNED, *FLOAT8)  # dtypes that tensors can have and most operators do not compute with
 ALL = tuple(d for d in DTYPES if d not in REFUSED)
 FLOATS = tuple(d for d in ALL if d.category == FLOATING)
 COMPLEXES = tuple(d for d in ALL if d.category == COMPLEX)

@@ -60,7 +60,7 @@ _OF_TRUTHS = {
 
 
 class Node:
-    """A part of an expression. It has the operators and methods of tensors that formulas of derivatives use.
+    """A node of an expression's graph. It supports the operators and methods of tensors that derivative formulas use.
 
     Attributes:
         place: Its position in the text, for errors.
@@ -70,7 +70,7 @@ class Node:
     place = ""
     truth = False
     meta = SimpleNamespace(shape=())
-    dtype = float32  # formulas ask whether it is complex
+    dtype = float32  # real, because derivative formulas ask whether operands are complex
     requires_grad = True  # its own derivative may be requested
 
     def __add__(self, other: Any) -> Node:
@@ -170,7 +170,7 @@ class Node:
 
 
 class Input(Node):
-    """The element of an operand, by position."""
+    """A node that stands for the element of the operand with this index."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -185,7 +185,7 @@ class Number(Node):
 
 
 class Applied(Node):
-    """An operator applied to nodes."""
+    """A node that applies an operator to other nodes."""
 
     def __init__(self, record: Pointwise, args: tuple[Node, ...], place: str = "") -> None:
         self.record = record
@@ -195,12 +195,12 @@ class Applied(Node):
 
 
 def apply_operator(record: Pointwise, *args: Any, place: str = "") -> Node:
-    """Return an operator applied to nodes and numbers."""
+    """Return a node that applies an operator to nodes and numbers."""
     return Applied(record, tuple([x if isinstance(x, Node) else Number(x) for x in args]), place)
 
 
 def _usable(record: Any) -> bool:
-    """Return True if expressions may name it: it takes no static params, and its C++ text is equal for every call."""
+    """Return True if expressions may use an operator: it takes no static params, and its C++ text is always equal."""
     if not isinstance(record, Pointwise) or record.static or not record.name.isidentifier():
         return False
     if record.promotion.common not in (result_type, TO_FLOAT.common) or record.name.endswith("_backward"):
@@ -221,7 +221,7 @@ RECORDS: dict[str, Pointwise] = {
 
 
 def _holds(record: Pointwise, args: Sequence[Node]) -> bool:
-    """Return True if an operator returns a truth value for these nodes."""
+    """Return True if an operator returns a truth value for these arguments."""
     if record is logic.where:
         return args[1].truth and args[2].truth
     if record in _OF_TRUTHS:
@@ -319,7 +319,7 @@ def _single(
     )
 
 
-_PARTS = (TO_REAL, FLOAT_TO_REAL)  # their results are real where the operand is complex
+_PARTS = (TO_REAL, FLOAT_TO_REAL)  # operators whose results are real if the operand is complex
 
 
 def _computes_in(node: Applied, kind: dtype, floats: bool) -> bool:
@@ -404,7 +404,7 @@ def _steps(root: Node, arity: int) -> tuple[list[_Number], list[_Step], int]:
 
 
 class _Arithmetic:
-    """The reference arithmetic: statements run in order over blocks of arrays in the computing dtype."""
+    """The reference implementation: it runs the statements in order over blocks of arrays in the computing dtype."""
 
     def __init__(self, root: Node, arity: int, launch: Launch) -> None:
         numbers, steps, self._last = _steps(root, arity)
@@ -414,7 +414,7 @@ class _Arithmetic:
         self._truth = root.truth
 
     def store(self, *operands: Any, out: Array | None = None) -> Any:
-        """Compute the result, in `out` if it is not None. Numbers wrap like integers."""
+        """Compute the result, in `out` if it is not None. Integers wrap around."""
         if out is None:
             shape = np.broadcast_shapes(*[np.shape(x) for x in operands])
             operands = tuple([np.broadcast_to(x, shape) if np.ndim(x) else x for x in operands])
@@ -435,7 +435,7 @@ class _Arithmetic:
 
 
 def _blocks(out: Array, operands: Sequence[Any]) -> Iterator[list[Any]]:
-    """Yield parts of output and operands: ranges of memory if there are no gaps, otherwise rows."""
+    """Yield corresponding blocks of output and operands: ranges of memory if there are no gaps, otherwise rows."""
     if all(x.flags.c_contiguous for x in (out, *operands) if np.ndim(x)):
         out, operands = out.reshape(-1), [x.reshape(-1) if np.ndim(x) else x for x in operands]
     rows = max(1, BLOCK * len(out) // out.size)
@@ -473,7 +473,9 @@ def _text(root: Node, arity: int) -> str:
 
 
 def _applied_text(record: Pointwise | None, args: Sequence[str], constant: bool) -> str:
-    """Return C++ of an operator applied to operands' names; `constant`: the second is a number of the text."""
+    """Return C++ that applies an operator to operands' names. `constant`: the second operand is a number of the
+    text.
+    """
     if record is None:
         return f"to<T>({args[0]})"
     if record is arithmetic.pow_:
@@ -513,7 +515,7 @@ def _derivative(name: str, roots: Sequence[Node], arity: int) -> Derivative:
 
 
 def _inputs_with_gradient(root: Node) -> set[int]:
-    """Return the inputs that receive a gradient."""
+    """Return the inputs for which the expression has a gradient."""
     found, stack = {root}, [root]
     while stack:
         node = stack.pop()
@@ -525,7 +527,7 @@ def _inputs_with_gradient(root: Node) -> set[int]:
 
 
 def _passes(node: Applied, i: int) -> bool:
-    """Return True if an operator passes a gradient to its input `i`, or would with a written derivative."""
+    """Return True if an operator passes a gradient to input `i`, or would if its derivative were implemented."""
     derivative = node.record.derivative
     if derivative is NOT_DIFFERENTIABLE or node.truth or node.args[i].truth:
         return False
@@ -551,11 +553,11 @@ class _Gradients:
         return self.bind_needs((True,) * self._arity)(needs, grad, call, *inputs)
 
     def bind_needs(self, needs: Sequence[bool]) -> _Bound:
-        """Return the formula for some inputs that require a gradient."""
+        """Return the formula for the inputs that require a gradient."""
         return _Bound(self, {i: self._slope(i) for i, needed in enumerate(needs) if needed}, len(self._roots))
 
     def _slope(self, index: int) -> Node | Exception | None:
-        """Return the gradient of an input as a node, None for zero, or the reason why there is none.
+        """Return the gradient of an input as a node; None if it is zero; the error to raise if there is none.
 
         Input(-1 - k) is the gradient of the k-th result.
         """
@@ -610,7 +612,7 @@ class GradientOperators:
     """Operators of several inputs' gradients, one for each set of inputs, created when it is first needed."""
 
     def __init__(self, name: str, slopes: dict[int, Node], place: dict[int, int]) -> None:
-        """Create no operator yet.
+        """Create an object that creates operators when they are needed.
 
         Args:
             name: The name of the operators.
@@ -630,7 +632,9 @@ class GradientOperators:
             yield from zip(indices, results if len(indices) > 1 else (results,), strict=True)
 
     def find(self, indices: tuple[int, ...]) -> tuple[Op, list[int]]:
-        """Return the operator of these inputs' gradients, and the positions of the operands that it reads."""
+        """Return the operator that computes these inputs' gradients, and the positions of the operands that it
+        reads.
+        """
         if indices not in self._found:
             slopes = [self._slopes[i] for i in indices]
             used = {x.index for x in topological_order(*slopes) if isinstance(x, Input)}
@@ -644,7 +648,9 @@ class GradientOperators:
 
 
 def _backward(roots: Sequence[Node], index: int, given: Sequence[Node]) -> Node | None:
-    """Return the gradient of the input from those of the roots, by the chain rule; None if no root depends on it."""
+    """Return the gradient of input `index`, given those of the roots, by the chain rule; None if no root depends on
+    it.
+    """
     grads: dict[Node, Node] = {}
     for root, grad in zip(roots, given, strict=True):
         grads[root] = grads[root] + grad if root in grads else grad
@@ -665,7 +671,7 @@ def _backward(roots: Sequence[Node], index: int, given: Sequence[Node]) -> Node 
 
 
 def _through(node: Applied, i: int, grad: Node) -> Node | None:
-    """Return the gradient that an operator passes to its input `i`, by the operator's own formula."""
+    """Return the gradient that an operator's derivative formula passes to its input `i`."""
     derivative = node.record.derivative
     formula = derivative.formulas[i] if i < len(derivative.formulas) else None
     if formula is None:

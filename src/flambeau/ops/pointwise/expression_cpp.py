@@ -118,7 +118,7 @@ _OF_INTEGERS = (arithmetic.add, arithmetic.sub, arithmetic.mul, arithmetic.neg, 
 
 
 class _Whole(Number):
-    """An integer as C++ writes it: an int until it is combined with a T, so that 1 / 2 is 0."""
+    """An integer constant of C++. It is an int until it is combined with a T, so that 1 / 2 is 0."""
 
 
 def _is_int(node: Node) -> bool:
@@ -132,7 +132,7 @@ def _is_int(node: Node) -> bool:
 
 
 def _as_t(node: Node) -> Node:
-    """Return a value as it is after storage in a variable of type T."""
+    """Return a value converted as if it were stored in a variable of type T."""
     if isinstance(node, _Whole):
         return Number(node.value)
     return apply_operator(arithmetic.add, node, Number(0)) if _is_int(node) else node
@@ -190,7 +190,7 @@ def functions_of(text: str) -> list[Function] | None:
 
 
 def _closing(text: str, at: int) -> int | None:
-    """Return the position of the brace that closes the block which begins at `at`."""
+    """Return the position of the brace that closes the block beginning at position `at`."""
     if at >= len(text) or text[at] != "{":
         return None
     depth = 0
@@ -302,7 +302,7 @@ def _select(condition: Node, yes: Node, no: Node) -> Node:
 
 
 class _Body:
-    """The statements of one function, run on nodes."""
+    """The interpreter of one function's statements. Variables have nodes as values."""
 
     def __init__(self, text: str, function: Function, known: dict[str, Function], depth: int) -> None:
         self._text, self._function, self._known, self._depth = text, function, known, depth
@@ -393,7 +393,7 @@ class _Body:
         return tuple([_select(condition, a, b) for a, b in zip(yes, no, strict=True)])
 
     def _after(self, tokens: tuple[_Token, ...]) -> Env:
-        """Return the variables after statements that do not return."""
+        """Return the variables after a branch whose statements do not return."""
         outer = self._tokens, self._at, self._env
         self._tokens, self._at, self._env = tokens, 0, dict(self._env)
         try:
@@ -404,7 +404,7 @@ class _Body:
             self._tokens, self._at, self._env = outer
 
     def _merge_branches(self, condition: Node, yes: Env, no: Env) -> Env:
-        """Return the variables that existed before the branches, without those that a branch leaves without a value."""
+        """Return the variables that existed before the branches. One that a branch leaves without a value has none."""
         pairs = {name: (yes[name], no[name]) for name in self._env}
         return {
             name: None if pair[0] is None or pair[1] is None else _select(condition, *pair)
@@ -504,7 +504,7 @@ class _Body:
         return left
 
     def _join_operands(self, mark: _Token, record: Pointwise, left: Node, right: Node) -> Node:
-        """Return two operands. Two ints are folded to an int, without conversion to T."""
+        """Return an operator applied to two operands. Two ints are combined to an int, without conversion to T."""
         if isinstance(left, _Whole) and isinstance(right, _Whole) and mark.text in _FOLDED:
             if mark.text == "/" and not right.value:
                 self.refuse("a division by 0", mark)

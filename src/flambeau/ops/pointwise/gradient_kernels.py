@@ -38,13 +38,13 @@ def joint_formula(record: Pointwise, needs: Sequence[bool]) -> GradientKernels |
     known |= {name: known[name] != 0 for name in INPUTS[: record.conditions]}
     known |= {"call": symbolic, "params": ()}
     slopes: dict[int, Node] = {}
-    passed: set[int] = set()  # inputs whose gradient is the output's
+    passed: set[int] = set()  # inputs that receive the output's gradient unchanged
     for i, (formula, needed) in enumerate(zip(derivative.formulas, needs, strict=False)):
         if formula is None or not needed:
             continue
         try:
             slope = formula(*[known[name] for name in names_of(formula)])
-        except (KeyError, NotImplementedError, TypeError):  # it asks for what nodes do not have
+        except (KeyError, NotImplementedError, TypeError):  # the formula uses what nodes do not support
             return None
         if not isinstance(slope, Node):
             return None
@@ -61,7 +61,9 @@ def joint_formula(record: Pointwise, needs: Sequence[bool]) -> GradientKernels |
 
 
 class GradientKernels:
-    """A formula of several inputs' gradients. `names` are what it needs: see Note [Derivatives]."""
+    """The formula that computes several inputs' gradients in one kernel. `names`: the values it needs; see Note
+    [Derivatives].
+    """
 
     def __init__(self, record: Pointwise, slopes: dict[int, Node], passed: set[int]) -> None:
         self._passed = passed

@@ -42,7 +42,7 @@ P = ParamSpec("P")
 
 
 class Pointwise(Op, kw_only=True):
-    """A pointwise operator, with what its public form needs.
+    """A pointwise operator with the data that its public functions need.
 
     Attributes:
         compute, promotion, conditions, arity, scalars, summary, forms: The values of its `Definition`.
@@ -249,7 +249,7 @@ def _operands_of(kinds: Kinds) -> list[Operand]:
 
 @cache
 def _common_dtype(promotion: Promotion, kinds: Kinds) -> dtype | None:
-    """Return the dtype that an operator computes in for operands of these kinds; None if there is none."""
+    """Return the dtype in which an operator computes for operands of these kinds; None if it supports none."""
     try:
         return promotion.common(_operands_of(kinds), float32)
     except RuntimeError:

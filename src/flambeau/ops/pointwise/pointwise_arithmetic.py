@@ -210,7 +210,7 @@ abs_ = pointwise(
 
 
 def _by_integers(floats: Callable[..., Array], integers: Callable[..., Array]) -> Lazy:
-    """Return the body of a division. See Note [Integer division by zero]."""
+    """Return the reference implementation of a division. See Note [Integer division by zero]."""
 
     def load(launch: Launch) -> Compute | Into:
         if launch.params[0].category == FLOATING:
@@ -293,7 +293,7 @@ div_trunc = pointwise(
 
 
 def _remainder_back(grad: Any, a: Any, b: Any) -> Any:
-    """Return the derivative by the divisor; for infinities, which have no whole quotient, see the body."""
+    """Return the derivative with respect to the divisor, also for infinities, whose quotient has no whole part."""
     quotient = (a / b).floor() if isinstance(a, bool | int | float) else a.div(b, rounding_mode="floor")
     return -grad * quotient
 
@@ -387,7 +387,9 @@ def _base_back(grad: Any, a: Any, b: Any) -> Any:
 
 
 def _exponent_back(grad: Any, a: Any, b: Any, out: Any) -> Any:
-    """Return the gradient by the exponent. log(a) is infinite at 0, where positive exponents have no effect."""
+    """Return the gradient with respect to the exponent. log(a) is infinite at 0, where positive exponents have no
+    effect.
+    """
     still = (b.real if b.dtype.is_complex else b) >= 0
     if isinstance(a, bool | int | float | complex):
         if a == 0:
@@ -459,7 +461,7 @@ def _clamp(x: Any, low: Any, high: Any, out: Any = None) -> Any:
 
 
 def _share_at_ties(grad: Any, a: Any, b: Any) -> Any:
-    """Return the gradient of an extreme of two operands. If both are equal, each receives half."""
+    """Return the gradient of the maximum or minimum of two operands. If both are equal, each receives half."""
     return (grad / 2).where(a == b, grad)
 
 

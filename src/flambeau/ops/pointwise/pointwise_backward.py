@@ -85,7 +85,7 @@ def _gelu_text(launch: Launch) -> str:
 
 
 def gelu_second(grad: Any, a: Any, b: Any, params: Any) -> Any:
-    """Return the gradient of `gelu_backward` by its second input, which has the second derivative of gelu."""
+    """Return the gradient of `gelu_backward` with respect to its second input: the second derivative of gelu."""
     if params[0] == "tanh":
         k, c = root(2 / pi), 0.044715
         t = (k * (b + c * b * b * b)).tanh()

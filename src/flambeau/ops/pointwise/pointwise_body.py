@@ -27,8 +27,8 @@ Prepare = Callable[[Any], Any]
 
 
 class Lazy:
-    """Arithmetic that `load(launch)` chooses when a kernel is loaded, for libraries imported on first use or by
-    device.
+    """A pointwise function that `load(launch)` selects when a kernel is loaded, for libraries that are imported
+    late.
     """
 
     def __init__(self, load: Callable[[Launch], Compute | Into]) -> None:
@@ -36,7 +36,7 @@ class Lazy:
 
 
 class Into:
-    """A reference body that writes its result into `out`, without temporary or copy.
+    """A pointwise function that writes its result into `out`, without a temporary or a copy.
 
     Attributes:
         store: The function, called as `store(*operands, *params, out=None)`.
@@ -68,7 +68,7 @@ def load_body(
 
 
 def _direct(ufunc: np.ufunc, prepare: list[Prepare | None], inputs: Sequence[Any]) -> Body:
-    """Return a reference implementation in which a ufunc writes the output itself."""
+    """Return a reference implementation in which a NumPy ufunc writes directly into the output."""
     ready = [p is None or not isinstance(x, Meta) for p, x in zip(prepare, inputs, strict=True)]
     if all(ready) and any(isinstance(x, Meta) for x in inputs):  # a Python scalar has the dtype of the arrays
         if len(inputs) == 2:
@@ -97,7 +97,7 @@ def _general(
 
 
 def _preparation(prepare: list[Prepare | None]) -> Callable[[list[Any]], list[Any]]:
-    """Return the function that prepares all inputs, or None if none needs it."""
+    """Return the function that prepares all inputs; None if no input needs preparation."""
     steps = [(i, p) for i, p in enumerate(prepare) if p is not None]
     if not steps:
         return lambda inputs: inputs
@@ -112,7 +112,7 @@ def _preparation(prepare: list[Prepare | None]) -> Callable[[list[Any]], list[An
 
 
 def _prepare(x: Meta | dtype | type[object], common: dtype, wide_scalars: bool) -> Prepare | None:
-    """Return the function that converts an input to the computing dtype, or None if it needs no conversion."""
+    """Return the function that converts an input to the computing dtype; None if no conversion is needed."""
     if not isinstance(x, Meta):
         return _prepare_scalar(x, wide(common))
     steps = _tensor_steps(x, common, wide_scalars)
@@ -155,7 +155,7 @@ def _prepare_scalar(sent: dtype | type[object], target: dtype) -> Prepare:
 
 
 def _chain(kinds: tuple[dtype, ...]) -> Prepare:
-    """Return a conversion through each of `kinds` in turn, into new arrays."""
+    """Return a function that converts to each dtype of `kinds` in turn, into new arrays."""
     steps = [(caster(a, b), b.numpy) for a, b in pairwise(kinds)]
 
     def convert(x: Any) -> Any:
@@ -173,7 +173,7 @@ def _assign(target: Array, x: Any) -> None:
 
 
 def _finish(natural: dtype, out: dtype) -> Callable[[Array, Any], None]:
-    """Return the function that rounds a computed array once to the result's dtype and stores it."""
+    """Return the function that rounds a computed array to the result's dtype, once, and stores it."""
     computed = wide(natural).numpy
     if wide(natural) is natural is out:
         return _assign

@@ -399,7 +399,7 @@ def _over_square(x: Any, a: Any, b: Any) -> Any:
 
 
 def _xlogy_back(grad: Any, a: Any, b: Any, call: Any) -> Any:
-    """Return the derivative by the factor; 0 if it is 0 and b is not positive."""
+    """Return the derivative with respect to the factor; 0 if it is 0 and b is not positive."""
     return call(xlogy, (grad, b)).masked_fill((a == 0) & (b <= 0), 0)
 
 
@@ -485,7 +485,8 @@ xlogy: Pointwise = pointwise(
 def _logaddexp(a: Any, b: Any) -> Any:
     if np.result_type(a).kind != "c":
         return np.logaddexp(a, b)
-    larger = np.where(np.real(a) >= np.real(b), a, b)  # shifted by the larger, so that neither overflows
+    # the larger operand is subtracted, so that no exponential overflows
+    larger = np.where(np.real(a) >= np.real(b), a, b)
     return larger + np.log(np.exp(a - larger) + np.exp(b - larger))
 
 
@@ -800,7 +801,7 @@ def _softplus(x: Any, beta: Any, threshold: Any) -> Any:
 
 def _leaky(x: Any, slope: Any, out: Any = None) -> Any:
     scaled = x * slope
-    # computed as the greater of both, without a choice for each element
+    # the maximum of two functions avoids a choice for each element
     if not np.ndim(slope) and 0 < slope <= 1:
         return np.maximum(x, scaled, out=out)
     return choose(x > 0, x, scaled, out)

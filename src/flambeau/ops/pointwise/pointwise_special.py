@@ -31,7 +31,7 @@ _special = partial(
 
 
 def scipys(name: str, change: Callable[..., Any] | None = None) -> Lazy:
-    """Return a reference implementation that calls a function of SciPy, imported on first use.
+    """Return a reference implementation that calls a function of scipy.special, imported on first use.
 
     Args:
         change: Called as `change(function, *x)` instead of `function(*x)`.
@@ -52,8 +52,8 @@ def scipys(name: str, change: Callable[..., Any] | None = None) -> Lazy:
 def _unary(
     name: str, compute: Any, summary: str, cuda: str, dtypes: tuple[dtype, ...] = WIDE_FLOATS, **given: Any
 ) -> Pointwise:
-    """Return the definition of a special function of one operand. Errors name it as PyTorch's, such as
-    "airy_ai_cpu".
+    """Return the definition of a special function of one operand, named as PyTorch's kernels in errors
+    ("airy_ai_cpu").
     """
     fields: dict[str, Any] = {"stub": f"{name.removeprefix('special_')}_cpu", "promotion": TO_FLOAT} | given
     return _special(name, compute, 1, summary, cuda=cuda, dtypes=dtypes, **fields)
@@ -74,7 +74,7 @@ def _airy(function: Any, x: Any) -> Any:
 
 
 def _i1_slope(a: Any, out: Any, zeroth: Any, more: Any = 0) -> Any:
-    """Return the derivative of i1 or i1e from the function of order 0; near 0, a half."""
+    """Return the derivative of i1 or i1e, computed from the function of order 0; 1/2 near 0."""
     least = finfo(a.dtype).eps
     near = a.abs() <= least
     return (zeroth - out * (1 / a.masked_fill(near, least) + more)).masked_fill(near, 0.5)
@@ -259,12 +259,12 @@ def _no_order(grad: Any) -> Any:
 
 
 def _gamma_density(a: Any, b: Any) -> Any:
-    """Return the derivative of igamma by its upper limit."""
+    """Return the derivative of igamma with respect to its upper limit."""
     return ((a - 1) * b.log() - b - a.lgamma()).exp()
 
 
 def _xlog1py_back(grad: Any, a: Any, b: Any) -> Any:
-    """Return the gradient by b; 0 where a is 0 and the logarithm is infinite."""
+    """Return the gradient with respect to b; 0 where a is 0 and the logarithm is infinite."""
     logs = np.log1p(b) if isinstance(b, bool | int | float) else b.log1p()
     return grad.masked_fill((a == 0) & (b <= -1), 0) * logs
 
@@ -321,9 +321,7 @@ MOST_STEPS = 300_000  # some five seconds
 
 
 def _degree(n: Any) -> Any:
-    """Return degrees as integers. NaN, infinity and values that 64 bits cannot represent become negative, as in C++ on
-    x86.
-    """
+    """Return degrees as integers. NaN, infinity and values beyond 64 bits become negative, as in C++ on x86."""
     n = n.astype(np.float64)
     return np.where(np.abs(n) < 2.0**63, np.trunc(n), -1.0)
 
@@ -333,7 +331,8 @@ def _climb(x: Any, n: Any, first: Any, step: Step) -> Any:
 
     p(0) = 1 and p(1) = `first`; a negative degree gives 0.
     """
-    shape = broadcast_shapes((x.shape, n.shape, first.shape))  # NumPy's has 32 dimensions at most
+    # broadcast_shapes of this package: NumPy's supports at most 32 dimensions
+    shape = broadcast_shapes((x.shape, n.shape, first.shape))
     x, n, first = (np.broadcast_to(each, shape) for each in (x.astype(np.float64), n, first))
     out = np.where(n < 0, 0.0, np.where(n == 0, 1.0, first))
     p, q = np.ones(x.shape), first.astype(np.float64)
@@ -369,7 +368,7 @@ _FIRST: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-_ENDS: dict[str, Callable[[Any, Any], Any]] = {  # at 1, or with `right` False at -1 but for the sign
+_ENDS: dict[str, Callable[[Any, Any], Any]] = {  # values at 1, or with `right` False at -1 up to the sign
     "t": lambda n, right: 1.0,
     "u": lambda n, right: n + 1,
     "v": lambda n, right: np.where(right, 1.0, 2 * n + 1),
@@ -441,7 +440,7 @@ legendre = _binary(
 
 
 def _next_of(launch: Launch) -> Callable[[Any, Any], Any]:
-    """Return nextafter among numbers of the tensors' own dtype, although operands are converted to a wider one."""
+    """Return nextafter in the tensors' own dtype, although operands are converted to a wider one."""
     kind = launch.params[0]
     if kind in WIDE_FLOATS:
         return np.nextafter

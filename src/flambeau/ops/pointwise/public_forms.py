@@ -1,4 +1,4 @@
-"""The public names that `tensor/functions` binds from the record of a pointwise operator."""
+"""The public names under which `tensor/functions` binds a pointwise operator."""
 
 from __future__ import annotations
 

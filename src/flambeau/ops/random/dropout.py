@@ -25,7 +25,7 @@ from flambeau.ops.random.random import FLOATS, dims_in_memory_order
 from flambeau.ops.work import element_work
 
 Array = np.ndarray[Any, Any]
-EACH = 4  # elements of one draw
+EACH = 4  # elements for which one draw of Philox suffices
 
 
 def _scale(a: Any, b: Any, c: Any) -> Any:
@@ -75,13 +75,13 @@ def _host(launch: Launch) -> Body:
 
 
 def _numbers(policy: Policy, numel: int, seed: int, offset: int) -> Array:
-    """Return uniform numbers in (0, 1] in the order of memory."""
+    """Return uniform numbers in (0, 1], in the memory order of the input's elements."""
     draws = policy.draws(seed, offset, numel, EACH)
     return np.concatenate([rng.uniform_float(words).T.reshape(-1) for _, words in draws])[:numel]
 
 
 def _gaps(launch: Launch) -> list[tuple[int, int]]:
-    """Return sizes and strides of an input with gaps, innermost first; empty for one without."""
+    """Return sizes and strides of an input, innermost dimension first; empty if it has no gaps."""
     x = launch.inputs[0]
     assert isinstance(x, Meta)
     return dims_in_memory_order(x)

@@ -1,4 +1,4 @@
-"""`standard_gamma`: numbers of Gamma distributions of rate 1, for each concentration of an input."""
+"""`standard_gamma`: numbers from Gamma distributions of rate 1, with an input that holds the concentrations."""
 
 from __future__ import annotations
 

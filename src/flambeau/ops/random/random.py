@@ -74,7 +74,7 @@ def _distribution(
     wide: Callable[..., bool],
     deal: str,
 ) -> Op:
-    """Return the operator of a distribution.
+    """Return the operator that fills a tensor with numbers of a distribution.
 
     Args:
         wide: `wide(dtype, range)` returns True if a draw gives two elements of 64 bits instead of four of 32.
@@ -152,12 +152,12 @@ def dims_in_memory_order(out: Meta) -> list[tuple[int, int]]:
 
 
 def _dealt(draw: str, value: str) -> str:
-    """Return the C++ of a distribution that draws floats by `draw` and transforms each, v."""
+    """Return the C++ of a distribution that draws floats v by `draw` and stores `value` for each."""
     return f"deal<N, F>(seed, offset, n, [](const Words& w, F (&v)[N]) {{ {draw}(w, v); }}, PUT(({value})));"
 
 
 def _source(policy: Policy | None) -> tuple[dtype | type[object], ...]:
-    """Return the first inputs of a launch: the engine, or seed and offset."""
+    """Return the first inputs of a launch: the CPU's random engine, or a CUDA generator's seed and offset."""
     return (object,) if policy is None else (uint64, uint64)
 
 
@@ -248,7 +248,7 @@ def _fused_double(a: Array, b: float, c: float) -> Array:
 
 
 def _halves(x: Any) -> tuple[Any, Any]:
-    """Return x as the sum of two numbers of 26 bits, whose products are exact (Veltkamp)."""
+    """Return x as the sum of two numbers with 26 bits each, whose products are exact (Veltkamp)."""
     wide = x * 134217729.0
     high = wide - (wide - x)
     return high, x - high
@@ -271,7 +271,7 @@ def _twist_normal(engine: MersenneTwister, count: int, dtype: dtype, parameters:
     unit, kind = (_unit_double, np.float64) if wide else (_unit_float, np.float32)
     whole = count // 16 * 16
     values = np.empty(count, kind)
-    # float32 and float64 draw for every element first; narrower dtypes for whole vectors only.
+    # float32 and float64 first draw for every element; narrower dtypes draw for complete vectors only
     drawn = count if dtype.itemsize >= 4 else whole
     values[:drawn] = unit(engine, drawn)
     values[:whole] = _box_muller(values[:whole].reshape(-1, 2, 8), kind(mean), kind(std))
@@ -338,7 +338,7 @@ def _philox_integers(words: Array, dtype: dtype, parameters: Sequence[Any]) -> A
 
 
 def _into_range(words: Array, dtype: dtype, parameters: Sequence[Any]) -> Array:
-    """Return words % span + low. A span of 0 represents the whole 64-bit range."""
+    """Return words % span + low. A span of 0 stands for the whole 64-bit range."""
     low, span, _ = parameters
     values = words % np.uint64(span) if span else words
     values = values + np.uint64(low % (1 << 64))
@@ -369,7 +369,7 @@ def random_range(dtype: dtype) -> tuple[int, int, bool]:
 
 
 def is_wide_range(low: int, high: int) -> bool:
-    """Return True if `random_(low, high)` takes a 64-bit draw for each element: PyTorch's bound."""
+    """Return True if `random_(low, high)` takes 64 bits for each element, by PyTorch's limit."""
     return high - low >= 1 << 28
 
 
@@ -379,8 +379,9 @@ def is_wide_range(low: int, high: int) -> bool:
 def _by_inverse(
     name: str, dtypes: tuple[dtype, ...], arity: int, inverse: Callable[..., Array], value: str
 ) -> Op:
-    """Return a distribution by its inverse. The uniform number is float64 on the CPU; on a GPU it has the dtype's
-    precision.
+    """Return the operator of a distribution that applies its inverse cumulative function to uniform numbers.
+
+    The uniform numbers are float64 on the CPU; on a GPU they have the dtype's precision.
     """
 
     def twister(engine: MersenneTwister, count: int, dtype: dtype, parameters: Sequence[Any]) -> Array:
@@ -461,7 +462,9 @@ def _randperm_host(launch: Launch) -> Body:
 
 
 def _shuffle(engine: MersenneTwister, count: int) -> Array:
-    """Return a shuffle by Fisher and Yates, PyTorch's on the CPU. Each swap depends on the one before."""
+    """Return a random permutation by Fisher and Yates, as PyTorch's CPU computes it. Each swap depends on the one
+    before.
+    """
     out, left = list(range(count)), np.arange(count, 1, -1, dtype=np.uint64)
     if count > 1:
         others = count - left + engine.words(count - 1) % left
@@ -476,7 +479,7 @@ def permutation_increment(policy: Policy, count: int) -> int:
 
 
 def _by_keys(policy: Policy, count: int, seed: int, offset: int) -> Array:
-    """Return a GPU's permutation. See Note [Permutations of GPUs]."""
+    """Return a permutation as GPUs compute it. See Note [Permutations of GPUs]."""
     bits = rng.permutation_bits(count)
     width = 32 if bits <= 32 else 64
     keys = np.empty(count, np.uint64)
@@ -519,12 +522,12 @@ randperm = define(
 # -- numbers of distributions whose parameters are an input: by rejection ------------------------------------
 
 TURNS = 128  # the maximum number of draws for each number; more rejections are practically impossible
-REJECTION_DRAWS = 4 * TURNS  # numbers by which a kernel advances the generator
-Draw = Callable[[int], tuple[Array, Array]]  # two uniform numbers in (0, 1] for each element, of each turn
+REJECTION_DRAWS = 4 * TURNS  # random numbers by which a kernel advances the generator
+Draw = Callable[[int], tuple[Array, Array]]  # turn -> two uniform numbers in (0, 1] for each element
 
 
 def by_rejection(name: str, numbers: Callable[[Array, Draw], Array], source: str) -> Op:
-    """Return the operator `name`: a number for each element of an input, of its dtype.
+    """Return the operator `name`, which draws one number for each element of an input.
 
     numbers: from the input as float64, on the host. source: of a kernel, over `random.cuh`, that draws the same.
     """
@@ -566,7 +569,9 @@ def _rejection_host(numbers: Callable[[Array, Draw], Array], launch: Launch) -> 
 
 
 def _pairs(policy: Policy | None, count: int, *source: Any) -> Draw:
-    """Return a function that draws pairs of uniform numbers from the engine or from Philox's counter."""
+    """Return a function that draws pairs of uniform numbers: from the CPU's random engine, or by Philox from a
+    counter.
+    """
     if policy is None:
         engine = source[0]
         return lambda turn: (1 - _unit_double(engine, count), 1 - _unit_double(engine, count))

@@ -1,4 +1,4 @@
-"""The gradients of quantiles by the two values that each lies between, and by the levels.
+"""The gradients of quantiles with respect to the two values that each lies between, and to the levels.
 
 They are formulas of Note [Derivatives] and sort again, which costs less than saving the order.
 """
@@ -13,8 +13,8 @@ Params = tuple[Any, ...]
 
 
 class _Ranks:
-    """The positions of quantiles: sorted rows (..., n), and for each row and level two indices and the upper's
-    share.
+    """The positions of quantiles in sorted rows (..., n): for each row and level two indices, and the weight of the
+    upper one.
     """
 
     def __init__(self, x: Any, levels: Any, params: Params) -> None:
@@ -37,7 +37,7 @@ class _Ranks:
         self.share = share * (self.low != self.high)
 
     def of(self, grad: Any, levels: Any) -> Any:
-        """Return the gradient of the quantiles as (..., levels)."""
+        """Return the gradient of the quantiles in the shape (..., levels)."""
         return grad.reshape((levels.numel(), *self.rows.shape[:-1])).movedim(0, -1)
 
 

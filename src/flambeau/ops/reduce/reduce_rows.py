@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 Fold = Callable[..., Any]
 """`fold(x, *extra)`: folds the last axis of a two-dimensional array; an array, or a tuple of several."""
 
-RUN = 16  # summands one after the other, as many as in NumPy's own pairwise sums
+RUN = 16  # number of consecutive summands, as in NumPy's own pairwise sums
 
 
 # -- rows -----------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def pairwise_sum(x: Array) -> Array:
 
 
 def sum_across(x: Array) -> Array:
-    """Return sums along the middle of three axes: elements are added by runs, then runs of runs."""
+    """Return sums along the middle one of three axes. Elements are summed in groups, then the groups."""
     while x.dtype.kind in "fc" and x.shape[1] > RUN:
         whole = x.shape[1] // RUN * RUN
         runs = x[:, :whole].reshape(len(x), -1, RUN, x.shape[2], copy=False)
@@ -154,7 +154,7 @@ def as_bytes_if_bool(x: Array) -> Array:
 
 
 def _nan_or(x: Array, at: Array) -> Array:
-    """Return the index of the first NaN in each row, or `at` for rows without NaN."""
+    """Return the index of the first NaN of each row; for rows without NaN the index in `at`."""
     if x.dtype.kind != "f":
         return at
     nan = np.isnan(x)
@@ -162,7 +162,7 @@ def _nan_or(x: Array, at: Array) -> Array:
 
 
 def _kth(x: Array, rank: Array, skip_nan: bool) -> tuple[Array, Array]:
-    """Return the value of a rank in each row, and its index."""
+    """Return the element of rank `rank` in each row, and its index."""
     at = np.argsort(x, axis=1, kind="stable")
     at = np.take_along_axis(at, rank[:, None], 1)[:, 0]
     if not skip_nan:

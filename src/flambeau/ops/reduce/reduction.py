@@ -64,7 +64,7 @@ Empty = Callable[[str, Meta, tuple[int, ...], bool], None]
 
 
 def reduced_dims(dims: Dims, ndim: int, name: str = "") -> tuple[int, ...]:
-    """Return `dims` counted from the front and sorted; None and () are all. Raises as PyTorch does."""
+    """Return `dims` as sorted non-negative ints; None and () mean all dims. Raises as PyTorch does."""
     if dims is None or (isinstance(dims, tuple) and not dims):
         return tuple(range(ndim))
     wrapped = [wrap_dim(d, ndim) for d in (dims if isinstance(dims, tuple) else (dims,))]
@@ -84,7 +84,7 @@ def reduced_shape(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> t
 
 
 def _nonempty_for(text: str, error: type[Exception] = RuntimeError) -> Empty:
-    """Return a check that refuses an empty reduction; without a dim, it raises `error` with `text`."""
+    """Return a check that refuses to reduce no elements. Without a dim, it raises `error` with `text`."""
 
     def check(name: str, x: Meta, dims: tuple[int, ...], given: bool) -> None:
         if given:
@@ -106,7 +106,7 @@ _no_identity = _nonempty_for(
 
 
 def _anything(name: str, x: Meta, dims: tuple[int, ...], given: bool) -> None:
-    """Accept an empty reduction, because it has a value."""
+    """Accept a reduction of no elements, because it has a value."""
 
 
 # -- dtypes ---------------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ _FIRST_LEAST = ("Placed<T>", "{highest<T>(), NOWHERE}", "{x, i}", "first_least(a
 
 
 def _form_name(stem: str) -> Callable[[Any, tuple[Any, ...]], str]:
-    """Return the node's name, which differs for all elements and along dimensions."""
+    """Return a function that names the node, which differs for a reduction of all elements and along dimensions."""
     return lambda metas, params: f"{stem}Backward{0 if params and params[0] is None else 1}"
 
 

@@ -23,20 +23,22 @@ def nanmean_back(grad: Any, a: Any, metas: Any, params: Any) -> Any:
 
 
 def extreme_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
-    """Return the gradient of an extreme. Tied elements share it; so do NaN elements if the result is NaN."""
+    """Return the gradient of a maximum or minimum. Tied elements share it; so do NaN elements if the result is NaN."""
     where = restore_dims(out, a.meta, *params[:2])
     mask = (a == where) | (a.isnan() & where.isnan())
     return shared_among(mask, restore_dims(grad, a.meta, *params[:2]), params[0])
 
 
 def tied_back(grad: Any, a: Any, out: Any, params: Any) -> Any:
-    """Return the gradient of an extreme. Tied elements share it; if the result is NaN, all gradients are NaN."""
+    """Return the gradient of a maximum or minimum. Tied elements share it; if the result is NaN, all gradients are
+    NaN.
+    """
     mask = a == restore_dims(out, a.meta, *params[:2])
     return shared_among(mask, restore_dims(grad, a.meta, *params[:2]), params[0])
 
 
 def place_back(grad: Any, places: Any, meta: Any, params: Any) -> Any:
-    """Return a tensor of zeros with each gradient at the index of the element that was selected as its result."""
+    """Return zeros with each gradient at the index of the element that the reduction selected."""
     (dim,) = params[0] if isinstance(params[0], tuple) else (params[0],)
     if not meta.ndim:
         return grad.reshape(())

@@ -1,4 +1,4 @@
-"""Scans: each result along a dimension combines all elements up to it. And counts into bins."""
+"""Scans, whose results along a dimension each combine all elements so far, and the counts of bins."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _log_sums(x: Array, axis: int) -> Array:
 
 
 def log_add(a: Array, b: Array) -> Array:
-    """Return log(exp(a) + exp(b)) of complex numbers, none of which is NaN in one part alone."""
+    """Return log(exp(a) + exp(b)) of complex numbers whose real and imaginary parts are either both NaN or both not."""
     with np.errstate(all="ignore"):
         less = a.real <= b.real
         least, most = np.where(less, a, b), np.where(less, b, a)
@@ -187,12 +187,14 @@ def _running(ufunc: np.ufunc) -> Run:
 
 
 def _later(compared: str) -> str:
-    """Return the state with the better value, of equals the later one. A NaN is better than all numbers."""
+    """Return C++ for the state with the better value; of equal values the later one. NaN is better than every
+    number.
+    """
     return f"is_nan(widen(b.v)) || (!is_nan(widen(a.v)) && widen(b.v) {compared} widen(a.v)) ? b : a"
 
 
 def _back_sums(grad: Any, dim: int) -> Any:
-    """Return running sums from the end."""
+    """Return the running sums from the end of a dimension to its beginning."""
     return grad.flip([dim]).cumsum(dim).flip([dim]) if grad.meta.ndim else grad
 
 

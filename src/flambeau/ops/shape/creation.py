@@ -23,7 +23,7 @@ _NUMBERS = tuple(d for d in DTYPES if d.category != BOOL)
 
 
 def _wide(kind: dtype) -> dtype:
-    """Return the dtype that the numbers are computed in, before one rounding."""
+    """Return the dtype in which the numbers are computed before they are rounded once."""
     if kind.is_complex:
         return complex128
     return float64 if kind.is_floating_point else int64

@@ -257,7 +257,7 @@ def _triangle_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _triangle_form(lower: bool) -> Expression:
-    """Return the CUDA implementation of a triangle; k0 columns, k1 rows, k2 the diagonal, i the row-major index."""
+    """Return the CUDA implementation of tril or triu: k0 columns, k1 rows, k2 the diagonal, i the row-major index."""
 
     def text(launch: Launch) -> str:
         number = "u32" if launch.outputs[0].numel < 1 << 31 else "u64"
@@ -305,7 +305,7 @@ def _indices_rule(operands: Sequence[Operand], params: Params) -> Signature:
 
 
 def _row_ends(row: int, col: int, offset: int, lower: bool) -> tuple[Array, Array]:
-    """Return the first column and the end column of a triangle's part of each row."""
+    """Return the first and the end column of a triangle in each row."""
     on = np.arange(row) + offset
     return (
         (np.zeros_like(on), np.clip(on + 1, 0, col))

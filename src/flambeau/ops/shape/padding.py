@@ -1,4 +1,4 @@
-"""pad: the trailing dimensions grow (or shrink, by negative pads) at both ends.
+"""`pad`: extends the trailing dimensions at both ends, or crops them by negative amounts.
 
 params: (mode, pads), one (before, after) for each dimension of the input. The mode "constant" has the value as
 a second input; "reflect", "replicate" and "circular" read the input again.
@@ -38,7 +38,9 @@ def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
 
 
 def _padded_meta(x: Meta, shape: tuple[int, ...], mode: str, pads: Sequence[tuple[int, int]]) -> Meta:
-    """Return a padded meta in the format of x; contiguous for circular padding, a copy if it only crops."""
+    """Return the layout of a padded tensor: the format of x; contiguous for circular padding; a copy's if it only
+    crops.
+    """
     if mode == "constant" and all(before <= 0 and after <= 0 for before, after in pads):
         return x.with_(shape, dense_strides(shape, x.strides))
     # Circular padding is composed of parts; PyTorch's GPU kernels return the other two contiguous.
@@ -101,7 +103,7 @@ def _constant(shape: tuple[int, ...], pads: tuple[tuple[int, int], ...]) -> Body
 
 
 def _places(mode: str, n: int, before: int, after: int) -> Array:
-    """Return the index along a dimension that each place of the result reads."""
+    """Return, for each position of the result along a dimension, the index of the input element that it reads."""
     at = np.arange(-before, n + after)
     if mode == "replicate":
         return np.clip(at, 0, n - 1)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch, Work, distinct_bytes
 
-_LONG_FORMULA = 4  # statements beyond which PyTorch uses several kernels
+_LONG_FORMULA = 4  # number of statements beyond which PyTorch uses several kernels
 
 CYCLES_OF_A_MICROSECOND = 1755.0
 """Of an H100 under load, on which the times of these modules were measured."""
@@ -63,7 +63,7 @@ def copy_and_change(launch: Launch) -> Work:
 
 
 def transform(launch: Launch) -> Work:
-    """Return the work of a Fourier transform; more than one kernel beyond 4,096 points."""
+    """Return the work of a Fourier transform. Above 4,096 points it takes several kernels."""
     out, source = launch.outputs[0], launch.inputs[0]
     is_complex = isinstance(source, Meta) and source.dtype.is_complex
     passes = 1.6 * (2 if max(out.shape, default=1) > 4096 else 1)
@@ -71,7 +71,7 @@ def transform(launch: Launch) -> Work:
 
 
 def many_tensors(launch: Launch) -> Work:
-    """Return the work of a computation over many tensors: long formulas are a row of kernels that pass over them."""
+    """Return the work of a computation over many tensors. Long formulas are a series of kernels."""
     count = sum([meta.numel for meta in launch.outputs])
     several = launch.kernel.flops(launch) > _LONG_FORMULA * count
     passes, kernels = (3.4, 8) if several else (1.0, 1)

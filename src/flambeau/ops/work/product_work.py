@@ -60,24 +60,24 @@ def convolution(launch: Launch) -> Work:
 
 
 def convolution_of_input(launch: Launch) -> Work:
-    """Return the work of a convolution's gradient by its input. Inputs are grad and weight."""
+    """Return the work of a convolution's gradient with respect to its input. Inputs are grad and weight."""
     grad, weight = _operands(launch)
     return _convolution(launch, launch.outputs[0], weight, grad, 1.3)
 
 
 def convolution_of_weight(launch: Launch) -> Work:
-    """Return the work of a convolution's gradient by its weight. Inputs are grad and x."""
+    """Return the work of a convolution's gradient with respect to its weight. Inputs are grad and x."""
     grad, x = _operands(launch)
     return _convolution(launch, x, launch.outputs[0], grad, 1.3)
 
 
 def _operands(launch: Launch, first: int = 0) -> list[Meta]:
-    """Return two of the tensors that the launch reads."""
+    """Return two of the tensors that the launch reads, from position `first` on."""
     return [meta for meta in launch.inputs if isinstance(meta, Meta)][first : first + 2]
 
 
 def _convolution(launch: Launch, broad: Meta, weight: Meta, narrow: Meta, slower: float) -> Work:
-    """Return the work of an implicit product (samples x places) x (channels x taps) x (features).
+    """Return the work of a convolution as a matrix product (samples x places) x (channels x taps) x (features).
 
     Half precision is computed with channels last, so other layouts are copied before and after.
 

@@ -22,7 +22,7 @@ def _rows_and_columns(launch: Launch) -> tuple[int, int]:
 
 
 def _waves(rows: int, together: int) -> int:
-    """Return the number of times that the device is filled, if each multiprocessor processes `together` rows."""
+    """Return how often the device is filled if each multiprocessor processes `together` rows at a time."""
     return max(-(-rows // (MULTIPROCESSORS * together)), 1)
 
 
@@ -32,7 +32,7 @@ def _row_wise(launch: Launch, microseconds: float, passes: float = 1.0, kernels:
 
 
 def _at_least(launch: Launch, latency: float, microseconds: float, instructions: float = 0.0) -> Work:
-    """Return the work of one pass over the operands that takes at least this many microseconds after the latency."""
+    """Return the work of one pass over the operands, with a minimum duration after the latency."""
     count = _source(launch).numel
     streamed = launch.nbytes / 3.0e6  # microseconds at an H100's rate
     return pass_over(launch, count, latency + max(microseconds - streamed, 0.0), instructions * max(count, 1))
@@ -74,7 +74,7 @@ def reduction(instructions: int = 12, moments: bool = False) -> Callable[[Launch
 
 
 def logarithm_of_sum(launch: Launch) -> Work:
-    """Return the work of `logsumexp`: the greatest, the exponentials, their sum and its logarithm are kernels."""
+    """Return the work of `logsumexp`, whose maximum, exponentials, sum and logarithm are separate kernels."""
     return _row_wise(launch, 4.5, passes=6.0, kernels=9)
 
 
