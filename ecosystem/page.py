@@ -35,9 +35,9 @@ The versions are pinned in `ecosystem/requirements.txt`. Times are of the whole 
 included: "CPU" is the time that the processor worked, "wall" the time that passed. The ratio is
 Flambeau's CPU time divided by PyTorch's. "none" in the column of races means that the run is
 certified race-free under every schedule; "no certificate" means that no race was found and an
-assumption of the certificate does not hold, for example because a progress bar's thread waits for a
-time. timm and torchvision are not listed: torchvision needs PyTorch's C++ library, and timm needs
-torchvision.
+assumption of the certificate does not hold, for example because the program reads memory that was
+never written. timm and torchvision are not listed: torchvision needs PyTorch's C++ library, and
+timm needs torchvision.
 
 ## Results
 """

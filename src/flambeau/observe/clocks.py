@@ -55,16 +55,18 @@ class LogicalThread:
         loose: Its clock by the loose order.
         grouped: True if the present stream belongs to a process group and not to the program.
         captured: The ordinal of the captured stream, for a stream that a graph owns.
+        acts: For a host thread, True if it has used tensors or another thread has received a message of it.
     """
 
     __slots__ = (
-        "born", "caller", "captured", "caught", "clock", "count", "device", "grouped", "handle", "loose", "ordinal",
-        "shared", "site", "time", "waits",
+        "acts", "born", "caller", "captured", "caught", "clock", "count", "device", "grouped", "handle", "loose",
+        "ordinal", "shared", "site", "time", "waits",
     )  # fmt: skip
 
     def __init__(self, device: int) -> None:
         self.device = device
         self.time = 0
+        self.acts = False
         self.clock: Clock = NOTHING
         self.loose: Clock = NOTHING
 

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from flambeau.core.callsite import Site, caller, line_of, place
 from flambeau.core.errors import RaceError
+from flambeau.observe.clocks import NOBODY, LogicalThread
 from flambeau.observe.pinned.lines import UnseenUses
 from flambeau.observe.reports import Certificate, Race, RaceWarning
 
@@ -16,6 +17,7 @@ Key: TypeAlias = tuple[object, ...]
 
 EMPTY: Mapping[Key, Race] = {}
 _MANY_STREAMS = 8  # pairs of streams that one fix covers
+_MANY_THREADS = 64  # threads of one query that are kept
 
 
 _ORDERING = "Thread.start and join, Event, Barrier, Condition, executors' futures and queues"
@@ -42,7 +44,8 @@ class Findings:
         self._times: dict[str, None] = {}
         self._shared: dict[str, None] = {}  # call sites where memory was shared with other processes
         self._unordered: dict[str, None] = {}  # calls of host threads whose order may differ in another run
-        self._polls: dict[str, None] = {}  # queries of host threads about each other
+        # query of host threads about each other -> the threads that asked; NOBODY: it counts in any case
+        self._polls: dict[str, set[LogicalThread]] = {}
         self._relied: dict[str, None] = {}  # assumptions about the program's own synchronization
         self.has_threads = False  # True if the program has started threads
         # call sites where a poll reported an earlier failure of a device
@@ -73,7 +76,7 @@ class Findings:
         self.due = None
         assumptions = ["every operator computes the same result from the same input each time"]
         violated: list[str] = []
-        violated += [*self._unordered, *self._polls]
+        violated += [*self._unordered, *self._effective_polls()]
         assumptions += self._assumptions_on_threads(threads, ranks)
         if self._shared:
             violated.append(
@@ -224,20 +227,31 @@ class Findings:
         """Record two calls of host threads whose order may be reversed in another run."""
         self._unordered[f"{what} at {place(site)}, and nothing orders the host threads that do so"] = None
 
-    def thread_asked(self, what: str, site: Site) -> None:
-        """Record that a host thread queried the state of another one and that the answer depends on timing."""
-        self.depends(f"the program calls {what} at {place(site)}: the result depends on timing")
+    def thread_asked(self, what: str, site: Site, by: LogicalThread = NOBODY) -> None:
+        """Record that a host thread queried the state of another one and that the answer depends on timing.
+
+        Args:
+            what: The query.
+            site: Its call site.
+            by: The thread. The query matters only if it acts: see Note [Host threads].
+        """
+        self.depends(f"the program calls {what} at {place(site)}: the result depends on timing", by)
+
+    def _effective_polls(self) -> list[str]:
+        """Return the queries that may have an effect on driver calls."""
+        return [text for text, threads in self._polls.items() if any(t is NOBODY or t.acts for t in threads)]
 
     def take_up(self, other: Findings) -> None:
         """Add what another detector has recorded about host threads."""
         self._unordered |= other._unordered
-        self._polls |= other._polls
+        self._polls |= {text: {NOBODY} for text in other._effective_polls()}
         self._relied |= other._relied
         self.has_threads |= other.has_threads
 
-    def depends(self, text: str) -> None:
-        """Record that the behaviour of host threads depends on timing."""
-        self._polls[text] = None
+    def depends(self, text: str, by: LogicalThread = NOBODY) -> None:
+        """Record that the behaviour of host threads depends on timing, that of the thread `by` at first."""
+        threads = self._polls.setdefault(text, set())
+        threads.add(by if len(threads) < _MANY_THREADS else NOBODY)
 
     def relies(self, text: str) -> None:
         """Record an assumption that an order of host threads depends on."""

@@ -237,6 +237,7 @@ class Order:
         self.findings.raise_due()
         self.running = threading.get_ident()
         if seat() is not None:  # a rank that takes turns; `switch_host` handles these
+            self.threads.act()
             return
         before = self.known
         self.known = self.threads.enter(before)

@@ -486,6 +486,7 @@ class HostRaceDriver(Forward):
         self.detector = detector
 
     def host_touch(self, ptr: int, nbytes: int, write: bool) -> None:
+        self._act()
         if self.detector.host.cells:
             self._record_host_access(
                 [(ptr, nbytes)] if write else [], [] if write else [(ptr, nbytes)], (ACCESS, (), 0)
@@ -495,34 +496,40 @@ class HostRaceDriver(Forward):
         self.inner.host_touch(ptr, nbytes, write)
 
     def host_export(self, ptr: int, nbytes: int, what: str, view: object) -> None:
+        self._act()
         self.detector.host.on_export(ptr, nbytes, what, view)
         self.inner.host_export(ptr, nbytes, what, view)
 
     def copy_in(self, target: int, source: HostMemory, stream: int) -> None:
+        self._act()
         if self.detector.host.cells:
             self._record_host_access([(target, source.nbytes)], [(source.ptr, source.nbytes)], _COPY)
         self.detector.host.on_write([(target, source.nbytes)])
         self.inner.copy_in(target, source, stream)
 
     def copy_out(self, target: HostMemory, source: int, stream: int) -> None:
+        self._act()
         if self.detector.host.cells:
             self._record_host_access([(target.ptr, target.nbytes)], [(source, target.nbytes)], _COPY)
         self.detector.host.on_write([(target.ptr, target.nbytes)])
         self.inner.copy_out(target, source, stream)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        self._act()
         if self.detector.host.cells:
             self._record_host_access([(target, nbytes)], [(source, nbytes)], _COPY)
         self.detector.host.on_write([(target, nbytes)])
         self.inner.copy(target, source, nbytes, stream)
 
     def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
+        self._act()
         if self.detector.host.cells:
             self._record_host_access([(target, nbytes)], [], ("fill", (), 0))
         self.detector.host.on_write([(target, nbytes)])
         self.inner.fill(target, byte, nbytes, stream)
 
     def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+        self._act()
         launch = exe.launch
         metas, outputs = launch.operands, len(launch.outputs)
         if self.detector.host.cells:
@@ -536,6 +543,11 @@ class HostRaceDriver(Forward):
             with self.detector.lock:
                 self.detector.drew(-1)
         self.inner.launch(exe, ptrs, scalars, stream)
+
+    def _act(self) -> None:
+        """Note that the calling thread uses CPU tensors."""
+        if get_ident() != self.detector.running:
+            self.detector.threads.act()
 
     def _record_host_access(self, writes: list[Key], reads: list[Key], what: Operation) -> None:
         with self.detector.lock:

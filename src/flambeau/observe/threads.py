@@ -15,6 +15,9 @@ certificate is given then.
 The same holds for calls: a stream that two threads use, an event that one records and another waits for,
 the random numbers of a device. If nothing orders the threads there, another run may reverse the order of
 the calls.
+
+A thread may poll without effect on the others: it uses no tensor, and no thread receives a message that it
+has sent. Threads of progress bars and of monitors are such threads. Their polls are not named.
 """
 
 from __future__ import annotations
@@ -45,11 +48,13 @@ class Threads:
         thread_ends: Called in a thread that ends; it calls `end`.
         count: The number of threads that have called the driver.
         logical: The same number with tasks.
+        on_action: Called in a thread when it uses a tensor for the first time.
     """
 
     def __init__(self, thread_ends: Callable[[], None]) -> None:
         self._tokens = local()
         self._thread_ends = WeakMethod(thread_ends)
+        self.on_action: Callable[[], None] = lambda: None
         self.mine = NOBODY
         self.count = 0
         self.logical = 0
@@ -68,11 +73,19 @@ class Threads:
         self.mine, self._running = self._agent(ident), ident
         if self.mine not in self._callers:
             self._callers.add(self.mine)
+            self.act()
             self.logical += 1
             if ident not in self._counted:
                 self._counted.add(ident)
                 self.count += 1
         return self._known.pop(ident, {})
+
+    def act(self) -> None:
+        """Note that this thread uses tensors."""
+        mine = self.agent()
+        if not mine.acts:
+            mine.acts = True
+            self.on_action()
 
     def publish(self, known: Clock) -> tuple[Snapshot, Clock]:
         """Return this thread's position, for a message, and the running thread's clock after it."""
@@ -86,6 +99,8 @@ class Threads:
     def receive(self, point: Snapshot, known: Clock) -> Clock:
         """Add the position of a message to this thread's clock; return the running thread's clock."""
         ident = get_ident()
+        if point[0] is not self._agents.get(ident):
+            point[0].acts = True
         received = join_clock(self.clock_of(ident, known), point)
         if ident == self._running:
             return received
@@ -121,6 +136,7 @@ class Threads:
             self._running = 0
         end = agent, agent.time, before
         agent.time += 1
+        agent.acts = True  # the pool's thread receives the task's end
         self._idle.append(agent)
         self._agents[ident] = outer[0]
         self._known[ident] = join_clock(self._outside.pop(ident), end)

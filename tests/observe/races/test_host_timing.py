@@ -11,11 +11,14 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
 from race_kit import machine, meta, run
+
+import flambeau as torch
+from flambeau.observe.handovers import watch
 
 M = meta((16,))
 
@@ -645,3 +648,122 @@ def test_workers_without_a_gpu_that_fill_one_queue_withhold_the_certificate(gpu)
     for thread in threads:
         thread.join()
     assert "queue.Queue is filled" in str(gpu.certificate().violated)
+
+
+# -- polls of threads that use no tensor and send nothing -------------------------------------------------------------
+
+
+def a_monitor_that_is_stopped(gpu):
+    """Let a thread wait with a limit until the program ends, as that of a progress bar does."""
+    stop, seen = threading.Event(), []
+    (thread,) = started(lambda: [seen.append(0) for _ in iter(lambda: stop.wait(0.001), True)])
+    gpu.use()
+    stop.set()
+    return thread
+
+
+def a_writer_of_logs(gpu):
+    lines, log = queue.Queue(), []
+
+    def body():
+        with suppress(queue.Empty):
+            while True:
+                log.append(lines.get(timeout=0.01))
+
+    (thread,) = started(body)
+    for i in range(3):
+        gpu.use()
+        lines.put(i)
+    return thread
+
+
+def a_thread_that_asks_for_another(gpu):
+    done = threading.Event()
+    (worker,) = started(lambda: (done.wait(), gpu.use(1, 1)))
+    started(lambda: worker.is_alive())
+    done.set()
+    worker.join()
+
+
+@pytest.mark.parametrize(
+    "program", [a_monitor_that_is_stopped, a_writer_of_logs, a_thread_that_asks_for_another]
+)
+def test_polls_of_a_thread_that_only_receives_are_certified(gpu, program):
+    kept = program(gpu)
+    gpu.use()
+    certificate = gpu.certificate()
+    assert certificate.race_free, (str(certificate), kept)
+    assert any("share" in text for text in certificate.assumptions)
+
+
+def joins_it(gpu, body):
+    joined(body)
+
+
+def receives_an_event(gpu, body):
+    ready = threading.Event()
+    started(lambda: (body(), ready.set()))
+    ready.wait()
+
+
+def receives_through_a_third_thread(gpu, body):
+    first, second = queue.Queue(), queue.Queue()
+    started(lambda: (body(), first.put(1)), lambda: second.put(first.get()))
+    second.get()
+
+
+def lets_it_use_a_stream(gpu, body):
+    used = threading.Semaphore(0)  # orders nothing
+    started(lambda: (body(), gpu.use(1, 1), used.release()))
+    used.acquire()
+
+
+def lets_it_break_a_barrier(gpu, body):
+    barrier = threading.Barrier(2)
+    started(lambda: (body(), barrier.abort()))
+    with suppress(threading.BrokenBarrierError):
+        barrier.wait()
+
+
+def lets_it_cancel(gpu, body):
+    cancelled = threading.Semaphore(0)
+    future = concurrent.futures.Future()
+    started(lambda: (body(), future.cancel(), cancelled.release()))
+    cancelled.acquire()
+    with suppress(concurrent.futures.CancelledError):
+        future.result()
+
+
+ACTING = [
+    joins_it, receives_an_event, receives_through_a_third_thread, lets_it_use_a_stream, lets_it_break_a_barrier,
+    lets_it_cancel,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", ACTING, ids=lambda program: program.__name__)
+def test_polls_of_a_thread_that_affects_another_withhold_the_certificate(gpu, program):
+    stop = threading.Event()
+    started(stop.set)
+    program(gpu, lambda: stop.wait(0))
+    gpu.use()
+    assert "Event.wait(timeout)" in str(gpu.certificate().violated)
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("body", [lambda: torch.rand(2), lambda: torch.ones(2) + 1, lambda: None])
+def test_polls_of_a_thread_that_uses_cpu_tensors_withhold_the_certificate(body, early):
+    stop, used = threading.Event(), threading.Semaphore(0)
+    gate = threading.Semaphore(0)
+    with watch() if early else nullcontext():
+        thread = threading.Thread(target=lambda: (stop.wait(0), gate.acquire(), body(), used.release()))
+        if early:
+            thread.start()
+        with torch.virtual(races="warn") as machine:
+            if not early:
+                thread.start()
+            torch.ones(2, device="cuda")
+            gate.release()
+            used.acquire()
+            stop.set()
+            assert machine.certificate().race_free == (body() is None)
+    thread.join()

@@ -10,7 +10,7 @@ from concurrent.futures import Future, _base
 from types import ModuleType
 from typing import Any
 
-from flambeau.observe.handovers.listeners import Changes, asker, listening, notes_of
+from flambeau.observe.handovers.listeners import Changes, act, asker, listening, notes_of
 from flambeau.observe.handovers.words import Polled, Word
 
 
@@ -58,6 +58,7 @@ def _end(set_: Callable[..., None]) -> Callable[..., None]:
 def _cancel(cancel: Callable[..., bool]) -> Callable[..., bool]:
     def wrapper(self: Future[Any]) -> bool:
         promise = notes_of(self, Promise)
+        act()
         promise.asked.ask("Future.cancel()", asker())
         promise.asked.change()
         return cancel(self)

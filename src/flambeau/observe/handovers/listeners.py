@@ -55,6 +55,13 @@ def listen(detector: Detector) -> None:
     _listeners.append(ref(detector, _remove))
     _install()
     detector.before_certificate = _complete
+    detector.threads.on_action = act
+
+
+def act() -> None:
+    """Note that this thread affects others by another way than a message: see Note [Host threads]."""
+    for detector in listening():
+        detector.threads.act()
 
 
 def _complete(detector: Detector) -> None:

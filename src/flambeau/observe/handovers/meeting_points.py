@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from flambeau.core.callsite import program_site
-from flambeau.observe.handovers.listeners import Changes, asker, listening, notes_of
+from flambeau.observe.handovers.listeners import Changes, act, asker, listening, notes_of
 from flambeau.observe.handovers.words import Polled, Word
 
 _ACTION = "Barrier.wait() of a Barrier with an action, which the last thread to arrive runs,"
@@ -56,6 +56,7 @@ class Rounds:
 def _wait(wait: Callable[..., int]) -> Callable[..., int]:
     def wrapper(self: threading.Barrier, timeout: float | None = None) -> int:
         rounds, site = notes_of(self, Rounds), asker()
+        act()
         if timeout is not None or self._timeout is not None:  # type: ignore[attr-defined]
             rounds.asked.ask("Barrier.wait(timeout)", site)
         for what in [_ACTION] if self._action is not None else []:  # type: ignore[attr-defined]
@@ -96,6 +97,7 @@ def _broken(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     def wrap(function: Callable[..., None]) -> Callable[..., None]:
         def wrapper(self: threading.Barrier) -> None:
             rounds = notes_of(self, Rounds)
+            act()
             rounds.asked.ask(what, asker())
             function(self)
             rounds.abandon()

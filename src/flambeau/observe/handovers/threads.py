@@ -11,6 +11,7 @@ from flambeau.observe.detector import Detector
 from flambeau.observe.handovers import locks, meeting_points
 from flambeau.observe.handovers.listeners import (
     Changes,
+    act,
     all_noted,
     asker,
     beyond_standard,
@@ -105,6 +106,7 @@ def _is_alive(is_alive: Callable[..., bool]) -> Callable[..., bool]:
 
 def _cancel(cancel: Callable[..., None]) -> Callable[..., None]:
     def wrapper(self: threading.Timer) -> None:
+        act()
         notes_of(self, ThreadLifetime).asked.ask("Timer.cancel()", asker())
         cancel(self)
 

@@ -83,7 +83,7 @@ class Polled:
         for detector in listening():
             for (what, site, agent), time in self._questions.pop(detector, {}).items():
                 if not detector.knows((agent, time)):
-                    detector.findings.thread_asked(what, site)
+                    detector.findings.thread_asked(what, site, agent)
             before = self._changes.get(detector, {})
             unknown = {agent: time for agent, time in before.items() if not detector.knows((agent, time))}
             self._changes[detector] = unknown | dict([detector.here()])
@@ -96,9 +96,9 @@ class Polled:
                 questions = self._questions.setdefault(detector, {})
                 questions[what, site, agent] = time  # type: ignore[index]
             else:
-                detector.findings.thread_asked(what, site)  # type: ignore[arg-type]
+                detector.findings.thread_asked(what, site, agent)  # type: ignore[arg-type]
 
     def name_open(self, detector: Detector) -> None:
         """Report the queries that no synchronization orders before a possible later change of the state."""
-        for what, site, _ in self._questions.pop(detector, {}):
-            detector.findings.thread_asked(what, site)
+        for what, site, agent in self._questions.pop(detector, {}):
+            detector.findings.thread_asked(what, site, agent)
