@@ -190,7 +190,7 @@ def test_global_statements_only_in_owner_files(path: Path) -> None:
 
 
 WRITERS = {  # files that write what is no file of the program's: in place, or as long as it is there
-    "core/files.py", "distributed/launching/workers.py", "distributed/stores/file_store.py", "serialization/archive.py",
+    "cli/main.py", "core/files.py", "distributed/launching/workers.py", "distributed/stores/file_store.py", "serialization/archive.py",
 }  # fmt: skip
 
 

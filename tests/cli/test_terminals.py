@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from cli_kit import environment, program
 
+from flambeau.cli.output import console
 from flambeau.cli.output.console import RED, Screen
 
 RACY = """
@@ -42,6 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, "-m", "flambeau", "run", "--quiet", "racy.py"],
         cwd=path, env=environment(), check=True,
     )  # fmt: skip
+    program(path, "for i in range(10_000): print(i)", "noisy.py")
     return path
 
 
@@ -60,7 +63,10 @@ def test_ascii_suffices(folder: Path, command: str) -> None:
 @pytest.mark.parametrize(
     ("command", "broken"),
     [
-        *[(command, "stdout") for command in COMMANDS if not command.startswith("launch")],
+        *[
+            (command, "stdout")
+            for command in [*COMMANDS[:-2], COMMANDS[-1], "run noisy.py", "launch noisy.py", "--help"]
+        ],
         ("run racy.py", "stderr"),
     ],
 )
@@ -76,6 +82,32 @@ def test_a_reader_that_has_gone_ends_the_command_quietly(folder: Path, command: 
     remaining = done.stderr if broken == "stdout" else done.stdout
     assert "BrokenPipe" not in remaining and "Broken pipe" not in remaining
     assert done.returncode == 141
+
+
+@pytest.mark.parametrize("command", ["run -c print(1)", "explore racy.py", "doctor", "--version"])
+def test_a_full_disk_or_a_closed_output_has_no_traceback(folder: Path, command: str) -> None:
+    """Full, stdout is an error in one line; closed, it is silent, as Python's."""
+    shell = shlex.join([sys.executable, "-m", "flambeau", *command.split()])
+    usual = 3 if "explore" in command else 0
+    for closed, status in ((">/dev/full", 1), (">&-", usual), (">&- 2>&-", usual)):
+        done = subprocess.run(
+            f"{shell} {closed}", shell=True, cwd=folder, capture_output=True, text=True,
+            env=environment(PYTHONUNBUFFERED=""),
+        )  # fmt: skip
+        assert done.returncode == status and "Traceback" not in done.stderr, (closed, done.stderr)
+        assert ("can't write to stdout: No space left" in done.stderr) == (status == 1), closed
+
+
+def test_a_report_is_as_wide_as_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "columns_of", lambda file: 50)
+    monkeypatch.delenv("TERM", raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    for file, width in ((Terminal(), 50), (io.StringIO(), 100)):
+        screen = Screen(file)
+        screen.title("flambeau")
+        screen.entry("races", "word " * 50)
+        screen.end()
+        assert max(map(len, file.getvalue().splitlines())) == width
 
 
 class Terminal(io.StringIO):

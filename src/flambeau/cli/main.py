@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import select
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TextIO
 
 from flambeau import version
-from flambeau.cli.output.console import escape_unencodable
+from flambeau.cli.output.console import PIPE_STATUS, escape_unencodable, is_lost
 from flambeau.core.host.gc_pause import without_collections
 from flambeau.runtime.devices import configuration
 
@@ -29,12 +28,28 @@ COMMANDS = {
     "completion": ("completion", "print the script that completes commands in a shell"),
     "types": ("typings", "write stubs of the name torch for editors and type checkers"),
 }
-PIPE_STATUS = 141  # as shells show a process that SIGPIPE ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and dispatch. Returns the exit status: the program's own, 2 for a wrong command line, 3 for a race."""
-    arguments = sys.argv[1:] if argv is None else argv
+    _open_closed_files()
+    try:
+        try:
+            return _run_command(sys.argv[1:] if argv is None else argv)
+        finally:
+            if sys.stdout is not None and not sys.stdout.closed:  # the program may have closed it
+                sys.stdout.flush()
+    except OSError as error:
+        lost = [file for file in (sys.stdout, sys.stderr) if is_lost(file)]
+        if not lost:
+            raise
+        return _end_without(lost, error)
+    finally:
+        if argv is None:  # the process ends with the command: its last collections skip all modules
+            gc.freeze()
+
+
+def _run_command(arguments: Sequence[str]) -> int:
     command = next((word for word in arguments if not word.startswith("-")), "")
     with without_collections():
         options = build_parser(command).parse_args(arguments)
@@ -42,32 +57,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"flambeau: {message}", file=sys.stderr)
     if options.command not in ("run", "trace"):  # for these commands, stdout belongs to the program
         escape_unencodable(sys.stdout)
-    try:
-        return _run_command(options)
-    finally:
-        if argv is None:  # the process ends with the command: its last collections skip all modules
-            gc.freeze()
-
-
-def _run_command(options: argparse.Namespace) -> int:
-    try:
-        status: int = options.do(options)
-        if sys.stdout is not None and not sys.stdout.closed:  # the program may have closed it
-            sys.stdout.flush()
-    except BrokenPipeError:  # the reader of a pipe has ended, such as `head`
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for file in (sys.stdout, sys.stderr):
-            if file is not None and not file.closed and not _has_reader(file):
-                os.dup2(nowhere, file.fileno())  # the interpreter flushes both at its end
-        return PIPE_STATUS
+    status: int = options.do(options)
     return status
 
 
-def _has_reader(file: TextIO) -> bool:
-    """Return False if a stream is a pipe whose other end is closed."""
-    poll = select.poll()
-    poll.register(file, 0)  # only errors and hang-ups
-    return not poll.poll(0)
+def _open_closed_files() -> None:
+    """Open the null device as stdout and stderr where the process started without them (`>&-`)."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+
+
+def _end_without(lost: Sequence[TextIO], error: OSError) -> int:
+    """Return the exit status of a command that can write to none of the files `lost`."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for file in lost:
+        os.dup2(nowhere, file.fileno())  # the interpreter flushes both at its end
+    if isinstance(error, BrokenPipeError):  # the reader of a pipe has ended, such as `head`
+        return PIPE_STATUS
+    print(f"flambeau: can't write to {lost[0].name.strip('<>')}: {error.strerror}", file=sys.stderr)
+    return 1
 
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:

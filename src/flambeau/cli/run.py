@@ -23,7 +23,7 @@ from zipfile import is_zipfile
 
 from flambeau.cli import import_hook
 from flambeau.cli.environment import export_options, why_no_machine, why_not_readable
-from flambeau.cli.output.console import escape_unencodable
+from flambeau.cli.output.console import PIPE_STATUS, escape_unencodable, is_lost
 from flambeau.cli.output.run_report import write_screen
 from flambeau.cli.outputs import add_outputs, why_no_outputs, write_files, write_outputs
 from flambeau.cli.signals import Stopping, Terminated
@@ -308,6 +308,8 @@ def _outcome_of(program: Callable[[], None], full_traceback: bool) -> tuple[int,
     except SystemExit as exit:
         return exit_status(exit.code), ""
     except BaseException as error:
+        if isinstance(error, BrokenPipeError) and is_lost(sys.stdout):  # such as `flambeau run p.py | head`
+            return PIPE_STATUS, ""
         sys.last_value = error  # as the interpreter does: exit functions see that the program failed
         sys.excepthook(type(error), error, error.__traceback__)
         error.__traceback__ = None  # its frames hold tensors

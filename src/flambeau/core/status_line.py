@@ -22,7 +22,7 @@ class StatusLine:
 
     def show(self, text: str) -> None:
         """Replace the text, cut to the width of the terminal."""
-        text = text[: _columns(self._file) - 1]
+        text = text[: columns_of(self._file) - 1]
         self._file.write(f"\r{text.ljust(self._width)}")
         self._file.flush()
         self._width = len(text)
@@ -92,7 +92,8 @@ def clock_text(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
 
 
-def _columns(file: TextIO) -> int:
+def columns_of(file: TextIO) -> int:
+    """Return the width of a terminal; 80 if it is not known."""
     try:
         return os.get_terminal_size(file.fileno()).columns or 80
     except (OSError, ValueError):  # not a terminal of the system
