@@ -290,6 +290,9 @@ def test_the_critical_path_explains_the_whole_run(written: Path) -> None:
         const copy = named("copy to the host", "give");
         check("a call that waits counts from the end of what it waited for", !on(copy) || since.get(copy) >= end[named("copy to the host", "copy_out")]);
         check("told", $("bounds").textContent.includes("memory call") && $("bounds").children.length === spent.size);
+        const sentence = $("sentence").textContent;
+        check("one sentence: " + sentence, /^(Most|The largest part) of the run's .* is bound by .*: \\d+ % of the critical path\\.$/.test(sentence));
+        check("its place without a race", data.races.length > 0 || $("left").contains($("why")));
         $("path").checked = true; draw();
         const sum = named("sum", "kernel"), row = rows[rowOf[sum]];
         check("drawn", pixels(across((begin[sum] + end[sum]) / 2, stage.clientWidth), topOf(row) + row.height - 5, 2, 4).has(rgb("ink")));

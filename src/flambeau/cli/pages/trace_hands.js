@@ -221,6 +221,7 @@ function key(into, color, text, dashed) {
 function showRaces() {
   const into = $("races");
   $("found").hidden = !data.races.length;  // its place is for the others
+  if (!data.races.length) $("left").append($("why"));
   data.races.slice(0, 100).forEach((race, n) => {
     const box = element("div", null, into, "race"), head = element("p", null, box);
     element("b", `${n + 1}. `, head); head.append(race.head + (race.count > 1 ? ` (${race.count} times)` : ""));
@@ -258,7 +259,7 @@ function showTable() {
 function showPath() {
   critical ||= criticalPath();
   const all = [...critical.spent].sort((a, b) => b[1] - a[1]), total = all.reduce((sum, [, ns]) => sum + ns, 0), into = $("bounds");
-  const names = { ...KINDS, memory: "memory calls", kernel: "kernels", give: "kernel launches and copies", record: "calls that record events", wait: "calls that let streams wait", nothing: "nothing: latencies" };
+  const names = { ...KINDS, memory: "memory calls", kernel: "kernels", give: "kernel launches and copies", record: "calls that record events", wait: "calls that let streams wait", program: "Python and dispatch", latency: "latency of commands" };
   for (const [kind, ns] of all) {
     const row = element("div", null, into, "bound");
     element("span", names[kind] || kind, row);
@@ -268,7 +269,7 @@ function showPath() {
   }
   if (!all.length) return void element("p", "Nothing ran.", into, "soft");
   const [kind, ns] = all[0];
-  element("p", `Most of the run's ${time(total)} is bound by ${names[kind] || kind}: ${(100 * ns / total).toFixed(0)} % of the critical path.`, $("sentence"));
+  element("p", `${2 * ns > total ? "Most" : "The largest part"} of the run's ${time(total)} is bound by ${names[kind] || kind}: ${(100 * ns / total).toFixed(0)} % of the critical path.`, $("sentence"));
 }
 
 window.onresize = () => { backdrop = null; redraw(); };

@@ -57,7 +57,7 @@ function addStream(lane, list) {
   let busy = 0, work = 0;
   for (const i of list) if (isWork(kindOf(i))) { busy += columns.length[i]; work++; }
   const share = (100 * busy / (whole[1] - whole[0])).toFixed(busy ? 1 : 0);
-  addRow("stream", 34, { list: Int32Array.from(list), label: lane.name, sub: `${plural(work, "command")}, busy ${share} %`, created: lane.created });
+  addRow("stream", 34, { list: Int32Array.from(list), label: lane.name, sub: `busy ${share} %, ${plural(work, "command")}`, created: lane.created });
 }
 
 function addEngines(lists) {
@@ -135,6 +135,7 @@ function boundBy(i) {  // [slice, whether `i` itself was but waiting for its end
   return [latest([call, previous[i], ...waitedFor(i).map(a => a.from)].filter(j => j >= 0 && end[j] <= begin[i])), false];
 }
 
+const onHost = i => laneOf(i).device < 0;
 function criticalPath() {  // since when each of its slices counts; the same slices by row; how long what took on it
   const since = new Map(), inRow = new Map(), spent = new Map(), add = (kind, ns) => { if (ns > 0) spent.set(kind, (spent.get(kind) || 0) + ns); };
   let i = -1;
@@ -144,7 +145,7 @@ function criticalPath() {  // since when each of its slices counts; the same sli
     since.set(i, waited ? from : begin[i]);
     put(inRow, rowOf[i], i);
     add(kindOf(i), until - since.get(i));
-    if (!waited) add("nothing", begin[i] - from);
+    if (!waited) add(onHost(i) && next >= 0 && onHost(next) ? "program" : "latency", begin[i] - from);
     until = from; i = next;
   }
   for (const list of inRow.values()) list.reverse();
