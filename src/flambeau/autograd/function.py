@@ -334,7 +334,7 @@ def _is_among(t: Any, listed: Sequence[Any]) -> bool:
 
 
 def _own(t: Any, args: Sequence[Any], ctx: BackwardCFunction, needed: bool) -> Any:
-    """Return an output; an input that is returned unchanged becomes a view, so that it keeps its own history."""
+    """Return an output. An input that is returned unchanged becomes a view, so that the input keeps its history."""
     if not _is_among(t, args) or _is_among(t, ctx.dirty_tensors):
         return t
     with recording(False):

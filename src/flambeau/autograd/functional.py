@@ -31,7 +31,9 @@ def _to_tuple(x: Any, what: str, function: str) -> tuple[bool, Tensors]:
 
 
 def _leaves(inputs: Tensors, create: bool) -> Tensors:
-    """Copies to differentiate by: with `create` they keep the history of the inputs."""
+    """Return copies of the inputs with respect to which gradients are computed. With `create` they keep the inputs'
+    history.
+    """
     with recording(True):
         return tuple(
             [t.view_as(t) if create and t.requires_grad else t.detach().requires_grad_(True) for t in inputs]
@@ -221,7 +223,9 @@ def hessian(
     vectorize: bool = False,
     outer_jacobian_strategy: str = "reverse-mode",
 ) -> Any:
-    """Return the second derivatives of a scalar function: for each pair of inputs, their shapes one after the other."""
+    """Return the second derivatives of a scalar function. For each pair of inputs, the shape joins both inputs'
+    shapes.
+    """
     several, _ = _to_tuple(inputs, "inputs", "hessian")
 
     def first(*leaves: Any) -> Any:

@@ -141,7 +141,7 @@ def _slopes_of(output: Any, inputs: Sequence[Any], weights: Any, nondet_tol: flo
 def _numeric_along(
     func: Callable[..., Any], args: Sequence[Any], place: int, step: Any, eps: float
 ) -> list[Any]:
-    """Return how each output changes as an input is moved along `step`."""
+    """Return the change of each output as an input is moved along `step`."""
     moved = _elements(args, place)
     return _column(func, args, moved, moved.new_tensor(step).view(moved.shape), eps)
 
@@ -208,7 +208,7 @@ def _numeric(func: Callable[..., Any], args: Sequence[Any], place: int, eps: flo
 
 
 def _column(func: Callable[..., Any], args: Sequence[Any], moved: Any, step: Any, eps: float) -> list[Any]:
-    """Return how each output changes as `moved`, a view of one of `args`, moves along `step`."""
+    """Return the change of each output as `moved`, a view of one of `args`, moves along `step`."""
     original = moved.clone()
     changes = []
     for direction in _directions(moved):
@@ -222,7 +222,7 @@ def _column(func: Callable[..., Any], args: Sequence[Any], moved: Any, step: Any
 
 
 def _to_real(t: Any) -> Any:
-    """Return a result as real numbers: real and imaginary part alternately, as `_analytic` asks for them."""
+    """Return a result as real numbers, real and imaginary parts alternating, in the order that `_analytic` uses."""
     flat = _flat(t)
     return np.stack((flat.real, flat.imag), axis=-1).reshape(-1) if t.meta.dtype.is_complex else flat
 

@@ -59,7 +59,7 @@ def get_gradient_edge(tensor: Tensor) -> GradientEdge:
 
 
 def set_warn_on_accumulate_grad_stream_mismatch(enabled: bool) -> None:
-    """Warn, or do not, when a leaf accumulates on another stream than the one that computed its gradient.
+    """Enable or disable the warning about a leaf that accumulates on another stream than that of its gradient.
 
     The warning is on by default and appears once; enabling it lets it appear once more.
 

@@ -117,7 +117,7 @@ class profile:
         return self.function_events
 
     def key_averages(self, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> EventList:
-        """Return the events added up by name, and by shapes of inputs and innermost lines if so asked.
+        """Return the events summed by name and, if requested, by input shapes and innermost lines.
 
         Raises:
             RuntimeError: If it has not ended.
@@ -164,7 +164,8 @@ class profile:
 
 
 class emit_nvtx:
-    """Context manager that makes each operator's call a range of `torch.cuda.nvtx`: for traces and NVIDIA's tools.
+    """Context manager that makes each operator's call a range of `torch.cuda.nvtx`, which traces and NVIDIA's tools
+    show.
 
     Args:
         enabled: False makes it a no-op.

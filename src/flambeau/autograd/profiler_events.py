@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 class DeviceType(enum.Enum):
-    """Where an event took its time."""
+    """The kind of device on which an event took time."""
 
     CPU = 0
     CUDA = 1
@@ -22,7 +22,7 @@ class Interval:
     end: float
 
     def elapsed_us(self) -> float:
-        """Return how long it is."""
+        """Return the length of the interval in microseconds."""
         return self.end - self.start
 
 
@@ -41,7 +41,7 @@ def _text_property(name: str) -> property:
 
 
 class _TimeStatistics:
-    """Figures that events and averages share."""
+    """The statistics that events and averages have in common."""
 
     count: int
     cpu_time_total: float
@@ -142,7 +142,7 @@ class FunctionEvent(_TimeStatistics):
 
     @property
     def self_device_time_total(self) -> float:
-        """Device time of what the call itself started."""
+        """Device time of the work that the call itself started."""
         if not self._on_host:
             return self.time_range.elapsed_us()
         return sum(kernel.time_range.elapsed_us() for kernel in self.kernels)
@@ -165,7 +165,7 @@ class FunctionEvent(_TimeStatistics):
 
 @dataclass(eq=False)
 class FunctionEventAvg(_TimeStatistics):
-    """Events of one name, added up."""
+    """The sum of the events of one name."""
 
     key: str
     device_type: DeviceType = DeviceType.CPU
@@ -184,7 +184,9 @@ class FunctionEventAvg(_TimeStatistics):
     self_device_memory_usage: int = 0
 
     def add(self, event: FunctionEvent | FunctionEventAvg) -> FunctionEventAvg:
-        """Add an event's figures; itself. Of an event inside another of its name only its own count as total."""
+        """Add an event's statistics and return this object. An event inside another of its name adds only its own
+        time.
+        """
         self.count += event.count
         inside = isinstance(event, FunctionEvent) and _inside_itself(event)
         if not inside:

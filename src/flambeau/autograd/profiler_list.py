@@ -38,7 +38,7 @@ class EventList(list[Any]):
         return sum(event.self_cpu_time_total for event in self)
 
     def key_averages(self, group_by_input_shapes: bool = False, group_by_stack_n: int = 0) -> EventList:
-        """Return the events added up by name, and by the shapes of inputs and the innermost lines if so asked.
+        """Return the events summed by name and, if requested, by input shapes and innermost lines.
 
         In the order of first calls.
         """
@@ -105,4 +105,4 @@ class EventList(list[Any]):
 
 
 _STACK_METRICS = ("self_cpu_time_total", "self_cuda_time_total")
-_PLAIN = str.maketrans(" ;\t\n", "____")  # what separates frames and figures
+_PLAIN = str.maketrans(" ;\t\n", "____")  # characters that separate frames and statistics

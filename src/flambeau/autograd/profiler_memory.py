@@ -76,7 +76,7 @@ class MemoryNotes(list[MemoryNote]):
             _add_to_event(event, note)
 
     def top_level(self) -> list[FunctionEvent]:
-        """Return what happened outside of all events, as their own events."""
+        """Return the memory that was allocated and freed outside of all events, as separate events."""
         left = [note for notes in self._requested.values() for note in notes]  # no launch claimed them
         found = []
         for note in self._top_level + left:

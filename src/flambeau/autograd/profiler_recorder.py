@@ -136,7 +136,7 @@ class ProfileRecorder:
 
     # -- other work -----------------------------------------------------------------------------------
     def _install_drivers(self) -> None:
-        """Stand in the place of the contexts' driver, which is one for all of a machine's."""
+        """Replace the contexts' drivers by drivers that report to this recorder, one for each former driver."""
         made: dict[Driver, ProfiledDriver] = {}
         for context in self._contexts:
             if context.driver not in made:
@@ -146,7 +146,7 @@ class ProfileRecorder:
 
     def _remove_drivers(self) -> None:
         for watched in self._profiled_drivers:
-            watched.on_work = None  # for who still holds it
+            watched.on_work = None  # for callers that still hold the driver
             for context in self._contexts:
                 if context.driver is watched:
                     context.driver = watched.inner
@@ -198,7 +198,7 @@ class ProfileRecorder:
         return event
 
     def _close(self, stack: list[FunctionEvent]) -> None:
-        if stack:  # else it began before, or goes on after the end
+        if stack:  # otherwise the range began before the profile
             event = stack.pop()
             event.time_range = Interval(event.time_range.start, self._now())
 
@@ -218,7 +218,7 @@ def _on_host(exe: Executable) -> bool:
 
 
 def _context_of(exe: Executable, stream: int) -> Context:
-    """Return the device of a launch; one without tensors says it by its stream."""
+    """Return the context of a launch. A launch without outputs is assigned by its stream."""
     if exe.launch.outputs:
         return system.context_of(exe.launch.outputs[0].device)
     return next(s.context for s in current.local.streams if s.handle == stream)

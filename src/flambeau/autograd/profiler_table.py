@@ -120,7 +120,7 @@ def _percent(part: float, whole: float) -> str:
 
 
 def size_text(nbytes: float) -> str:
-    """Return bytes as people read them; what was freed is negative."""
+    """Return a number of bytes in readable units; freed bytes are negative."""
     for unit, size in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
         if abs(nbytes) >= size:
             return f"{nbytes / size:.2f} {unit}"

@@ -28,8 +28,8 @@ _LABELS = {
     "copy": "Memcpy DtoD (Device -> Device)",
     "fill": "Memset (Device)",
 }
-_COPIED = "aten::copy_"  # what PyTorch calls the host's side of all copies
-_NOWHERE: Site = ((lambda: None).__code__, 0)  # lines are the profile's own affair
+_COPIED = "aten::copy_"  # PyTorch's name for the host's side of all copies
+_NOWHERE: Site = ((lambda: None).__code__, 0)  # a profile records call sites itself
 
 
 class WorkCallback(Protocol):
@@ -65,7 +65,7 @@ class Work:
         request.last = self._source.next_seq()
 
     def stop(self) -> Iterator[FunctionEvent]:
-        """Return what ran, in the order of devices, streams and requests; each is among its call's kernels."""
+        """Yield the work that ran, ordered by device, stream and request, and add it to the kernels of its call."""
         records = self._source.records()
         self._source.close()
         for r in sorted(records, key=lambda r: (r.index, r.stream, r.seq)):
@@ -83,7 +83,7 @@ class Work:
             yield event
 
     def _issuing_call(self, stream: int, seq: int) -> tuple[FunctionEvent | None, str]:
-        """Return the call that gave a command, and what it says of it."""
+        """Return the call that enqueued a command, and its label for the command."""
         given = self._issued.get(stream, [])
         at = bisect_right(given, seq, key=lambda entry: entry[0].first) - 1
         if at < 0 or seq >= given[at][0].last:
@@ -92,7 +92,7 @@ class Work:
 
 
 def request_of(kind: str, stream: int, index: int, nbytes: int = 0, launch: Launch | None = None) -> Request:
-    """Return a request whose thread and line a profile's events say."""
+    """Return a request without thread and line, which the profile's events have."""
     request = Request(GIVE, kind, 0, _NOWHERE, stream, index)
     request.nbytes, request.launch = nbytes, launch
     return request
@@ -163,14 +163,14 @@ def _kind(memory: HostMemory) -> str:
 
 
 class _AddressMap:
-    """Which device an address lies on. Segments that were found are remembered: to look through all takes time."""
+    """A map from addresses to devices. Segments that were found are cached, because a search through all takes time."""
 
     def __init__(self, contexts: Sequence[Context]) -> None:
         self._contexts = contexts
         self._known: list[tuple[int, int, Context]] = []  # begin, end
 
     def of(self, ptr: int) -> Context | None:
-        """Return its context; None: no allocator of this process holds it."""
+        """Return the context of the device of an address; None if no allocator of this process owns it."""
         for begin, end, context in self._known:
             if begin <= ptr < end:
                 return context

@@ -60,7 +60,7 @@ _ADVICE = {
 
 
 def advice_for(owner: object, name: str) -> str | None:
-    """Return what to do instead of a name of PyTorch; None if there is no advice.
+    """Return advice on what a program can use in place of a name of PyTorch; None if there is none.
 
     Args:
         owner: The module, class or object that lacks the name.

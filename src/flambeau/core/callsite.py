@@ -1,4 +1,4 @@
-"""`Site`: the line of the user's program that asked for an operation."""
+"""`Site`: the line of the user's program that called an operation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CALLERS = (_LIBRARY + "multiprocessing" + os.sep, _LIBRARY + "contextlib.py")  
 _inside: dict[str, bool] = {}  # source file -> True if it is Flambeau's own; a cache of a pure function
 # source file -> True if it is the standard library's; a cache of a pure function
 _standard: dict[str, bool] = {}
-_shells: list[str] = []  # folders and files of an interactive shell, which calls for the program's cells
+_shells: list[str] = []  # folders and files of an interactive shell, whose frames are not the program's
 _cell_names: list[Callable[[str], str | None]] = []  # functions: source file -> name of the notebook cell
 
 
@@ -134,7 +134,7 @@ def program_frame() -> FrameType:
 
 
 def thread_site(ident: int | None) -> Site | None:
-    """Return where the program is in another thread; None if that has ended."""
+    """Return the call site of the program that another thread is at; None if the thread has ended."""
     frame = None if ident is None else sys._current_frames().get(ident)
     while frame is not None and frame.f_back is not None and not is_program(frame.f_code):
         frame = frame.f_back

@@ -206,7 +206,7 @@ _SCALARS: dict[type, dtype | None] = {bool: bool_, int: int64, float: None, comp
 
 
 def dtype_of_scalar(kind: type, default: dtype) -> dtype:
-    """Return the dtype that a Python scalar of this type has by itself: of the default dtype's width."""
+    """Return the dtype of a Python scalar of this type; floats and complex numbers have the default dtype's width."""
     found = _SCALARS[kind]
     if found is not None:
         return found
@@ -237,6 +237,6 @@ def _promote_all(kinds: Iterable[dtype]) -> dtype | None:
 def _raise_category(decides: dtype, other: dtype) -> dtype:
     if other.category <= decides.category and decides is not bool_:
         return decides
-    if decides.is_floating_point:  # the other one is complex: the result has the deciding float's width
+    if decides.is_floating_point:  # the other operand is complex: the result has the deciding float's width
         return decides.to_complex()
     return other if other.is_complex else promote_types(decides, other)

@@ -1,4 +1,4 @@
-"""Every exception that is ours, and the texts that several rooms use or that users search for."""
+"""The exceptions that Flambeau defines, and error texts that several packages use or that users search for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LinAlgError = _LinAlgError  # PyTorch's class has the first name, and is shown b
 
 
 class KernelPending(Exception):
-    """A fused kernel is not compiled yet; a thread compiles it.
+    """Raised while a thread compiles a fused kernel, which is not usable yet.
 
     Attributes:
         is_compiling: Returns True until the launch can be loaded.

@@ -91,7 +91,7 @@ def naming(path: str | os.PathLike[str], outcome: str) -> Iterator[None]:
 
 
 class _Beside:
-    """A new file in the folder of the one that it shall replace.
+    """A new file in the folder of the file that it will replace.
 
     Attributes:
         file: The open file.
@@ -132,7 +132,7 @@ class _Beside:
                 os.fsync(self._folder)
 
     def discard(self) -> None:
-        """Close the file, and remove it unless it has taken its place."""
+        """Close the file, and remove it unless it has replaced the old one."""
         with suppress(OSError):  # an earlier call has already raised for a full disk
             self.file.close()
         if self.name is not None:
@@ -162,7 +162,7 @@ def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
 
 
 def _is_replaceable(path: str | os.PathLike[str], status: os.stat_result | None) -> bool:
-    """Return False for a value that is not its own file: pipes and devices, and names of open files."""
+    """Return False for a path that a new file cannot replace: a pipe, a device, or the name of an open file."""
     if status is not None and not stat.S_ISREG(status.st_mode):
         return False
     path = os.fsdecode(path)

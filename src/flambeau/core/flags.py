@@ -45,7 +45,7 @@ class Flags:
     fill_uninitialized: bool  # only under deterministic algorithms
     default_dtype: dtype
     launch_blocking: bool
-    sync_debug_mode: int  # 1: warn of operations that wait for a device, 2: refuse them
+    sync_debug_mode: int  # 1: warn of operations that wait for a device; 2: raise an error for them
     profiled: bool  # True if profilers subscribe to launches
     memory_subscribed: bool  # True if profilers subscribe to memory events
     attention: frozenset[int]  # the numbers of torch.nn.attention's backends that may be used

@@ -49,7 +49,7 @@ class Record:
 
 @dataclass_transform(frozen_default=True, eq_default=True)
 class Value(Record):
-    """A record that equals others of its class with equal values."""
+    """A record that equals other records of its class with equal values."""
 
     def __eq__(self, other: object) -> bool:
         return vars(self) == vars(other) if type(other) is type(self) else NotImplemented

@@ -86,7 +86,7 @@ def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def dense_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides:
-    """Return strides of a copy that keeps the memory format: the rule of `empty_like` and `clone`.
+    """Return the strides of a copy that keeps the memory format, by the rule of `empty_like` and `clone`.
 
     A dense layout is kept as it is; any other is laid out densely in its own order of dimensions.
     """
@@ -175,7 +175,7 @@ def broadcast_shapes(shapes: Iterable[Sequence[int]]) -> Shape:
 
 
 def expand_strides(shape: Sequence[int], strides: Sequence[int], target: Sequence[int]) -> Strides:
-    """Return strides with which a tensor of `shape` is read as one of the (broadcast) shape `target`."""
+    """Return the strides with which a tensor of `shape` is read in the (broadcast) shape `target`."""
     lead = len(target) - len(shape)
     return (0,) * lead + tuple(
         0 if size == 1 and want != 1 else stride

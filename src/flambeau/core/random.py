@@ -95,7 +95,7 @@ class Policy(Record):
         return (numel - 1) // (self.threads(numel) * per_draw) + 1
 
     def increment(self, numel: int, per_draw: int) -> int:
-        """Return how far a kernel over `numel` elements advances the generator's offset."""
+        """Return the amount by which a kernel over `numel` elements advances the generator's offset."""
         return self.rounds(numel, per_draw) * 4
 
     def draws(self, seed: int, offset: int, numel: int, per_draw: int) -> Iterator[tuple[int, Array]]:
@@ -113,7 +113,7 @@ _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 
 
 def philox(seed: int, counter: int, subsequences: int, first: int = 0) -> Array:
-    """Return philox 4x32-10: four words, shape (4, subsequences), of so many subsequences at one counter, as uint64."""
+    """Return philox 4x32-10 as uint64 of shape (4, subsequences): four words for each subsequence at one counter."""
     key0, key1 = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
     c0 = np.full(subsequences, counter & 0xFFFFFFFF, np.uint64)
     c1 = np.full(subsequences, (counter >> 32) & 0xFFFFFFFF, np.uint64)
@@ -134,7 +134,7 @@ def philox(seed: int, counter: int, subsequences: int, first: int = 0) -> Array:
 
 
 def permutation_bits(count: int) -> int:
-    """Return how many bits of its keys a permutation of `count` places is sorted by."""
+    """Return the number of key bits by which a permutation of `count` elements is sorted."""
     n, threshold = float(count), math.log(0.9) * 12
     return min(64, math.ceil(math.log2(n - (6 * n * n + 1) / threshold)))
 

@@ -21,7 +21,7 @@ class Size(tuple[int, ...]):
         return tuple.__new__(cls, [_check_dimension(n, i) for i, n in enumerate(sizes)])
 
     def numel(self) -> int:
-        """Return how many elements a tensor of this shape has."""
+        """Return the number of elements of a tensor of this shape."""
         return prod(self)
 
     def __getitem__(self, key: Any) -> Any:

@@ -39,7 +39,7 @@ class AsyncCollectiveTensor:
 
 
 def wait_tensor(tensor: Any) -> Any:
-    """Return the tensor: work enqueued after its collective is ordered after it."""
+    """Return the tensor. Work enqueued afterwards is ordered after the tensor's collective."""
     return tensor
 
 
@@ -156,7 +156,7 @@ def all_to_all_single(
 
 
 def permute_tensor(self: Any, src_dst: list[int], group: Any, tag: str = "") -> Any:
-    """Return the tensor of the rank that sends to this one: rank n of the group sends to `src_dst[n]`."""
+    """Return the tensor of the rank that sends to this one. Rank n of the group sends to `src_dst[n]`."""
     found = _resolve_group(group)
     mine, length = found.rank(), self.shape[0]
     sent, received = [0] * found.size(), [0] * found.size()

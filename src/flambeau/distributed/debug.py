@@ -41,7 +41,7 @@ def level_of(environment: Mapping[str, str]) -> DebugLevel:
 
 
 class Agreement:
-    """The collectives of one group as its ranks compare them, before each."""
+    """The check that the ranks of one group issue equal collectives."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -49,7 +49,7 @@ class Agreement:
         self._number = 0
 
     def check(self, calls: Sequence[Collective]) -> None:
-        """Publish the collectives that this rank is about to enqueue, and compare them with the others'. Messages are
+        """Publish the collectives that this rank will enqueue, and compare them with the other ranks'. Messages are
         skipped.
 
         Raises:
@@ -63,7 +63,7 @@ class Agreement:
             )
 
     def compare(self, what: Sequence[str], words: str) -> None:
-        """Compare an action of all ranks: `what` must be equal. An error shows `words` of each rank."""
+        """Compare an action of all ranks: `what` must be equal. An error shows each rank's `words`."""
         rank, size, store = self._place.rank, self._place.size, self._place.store
         self._number += 1
         text = f"rank {self._place.ranks[rank]} at {place(caller())}: {words}"

@@ -1,4 +1,4 @@
-"""`breakpoint`: a debugger on one rank, for which the others wait."""
+"""`breakpoint`: a debugger on one rank while the other ranks wait."""
 
 from __future__ import annotations
 

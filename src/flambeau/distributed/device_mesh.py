@@ -215,7 +215,7 @@ class DeviceMesh:
         return tuple([mesh_layout.length(one) for one in self._axes])
 
     def size(self, mesh_dim: int | None = None) -> int:
-        """Return the number of ranks, in total or along one dimension."""
+        """Return the number of ranks of the mesh, or along one dimension."""
         return prod(self.shape) if mesh_dim is None else self.shape[mesh_dim]
 
     def get_rank(self) -> int:
@@ -435,7 +435,7 @@ class DeviceMesh:
         return [[self._ranks[place] for place in places] for places in tiles]
 
     def _mine(self, rank: int | None) -> list[int]:
-        """Return the ranks of the copy of the mesh that contains a rank (None: this one), in order."""
+        """Return, in order, the ranks of the copy of the mesh that contains a rank (None: this rank)."""
         copies = self._copies(mesh_layout.join_axes(self._axes))
         if len(copies) == 1:
             return copies[0]
@@ -508,8 +508,8 @@ def init_device_mesh(
 
 
 def _overrides_by_dimension(given: dict[Any, Any], ndim: int, names: Sequence[str]) -> Iterator[Override]:
-    """Return (backend, options) of each dimension. Raises RuntimeError if one is named twice, or there is none of a
-    name.
+    """Return (backend, options) of each dimension. Raises RuntimeError if a dimension is named twice or does not
+    exist.
     """
     for place in range(ndim):
         name = names[place] if place < len(names) else None

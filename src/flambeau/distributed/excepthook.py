@@ -23,7 +23,7 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
 
 class RankHook:
-    """A `sys.excepthook` over the one that was there before. `then` is called after the output."""
+    """A `sys.excepthook` that replaces the previous one and calls it. `then` is called after the output."""
 
     def __init__(self, rank: int, before: Hook, then: Callable[[], None]) -> None:
         self.rank = rank
@@ -35,7 +35,7 @@ class RankHook:
             self.before(kind, error, trace)
         text = shown.getvalue()
         note(error, text)
-        # in one write, because other ranks write to the same screen
+        # one write call, because other ranks write to the same console
         sys.stderr.write(by_rank(self.rank, text))
         sys.stderr.flush()
         self.then()

@@ -167,7 +167,7 @@ def collect_all(futures: list[Future[Any]]) -> Future[list[Future[Any]]]:
     If any of them failed, its error is the error of the first failed future in the list.
     """
     result: Future[list[Future[Any]]] = Future(drive=lambda: [f._settle() for f in futures] and None)
-    numbers = count(1)  # several threads may finish futures together: each takes another number
+    numbers = count(1)  # unique numbers, because several threads may finish futures concurrently
 
     def over(_: Future[Any]) -> None:
         if next(numbers) == len(futures):

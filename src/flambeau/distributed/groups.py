@@ -69,7 +69,7 @@ def is_backend_available(backend: str) -> bool:
 
 
 def get_rank(group: Any = None) -> int:
-    """Return this rank's number in a group (default: the global one); -1 outside of it."""
+    """Return this rank's number in a group (default: its global number); -1 if it is not a member."""
     if group == NON_GROUP_MEMBER:
         return -1
     default = world().require_default()
@@ -79,7 +79,7 @@ def get_rank(group: Any = None) -> int:
 
 
 def get_world_size(group: Any = None) -> int:
-    """Return the number of ranks of a group (default: of all ranks); -1 outside of it."""
+    """Return the number of ranks of a group (default: of all ranks); -1 if this rank is not a member."""
     if group == NON_GROUP_MEMBER:
         return -1
     return group_or_default(group).size()
@@ -141,7 +141,7 @@ def set_debug_level_from_env() -> None:
 
 
 def get_pg_count() -> int:
-    """Return how many groups this rank has created, including those it is not a member of."""
+    """Return the number of groups that this rank has created, including those of which it is not a member."""
     return world().count
 
 
@@ -223,7 +223,7 @@ def named_group(name: str) -> ProcessGroup:
 
 
 def group_rank_of(group: ProcessGroup, rank: int | None, group_rank: int | None) -> int:
-    """Return the rank in a group that one of two arguments names, a global rank or the group's own.
+    """Return the group rank that one of two arguments specifies: a global rank or a rank of the group.
 
     Raises:
         ValueError: For both, or neither.

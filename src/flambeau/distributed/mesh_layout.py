@@ -28,7 +28,7 @@ def axis(pairs: Iterable[tuple[int, int]]) -> Axis:
 
 
 def join_axes(axes: Iterable[Axis]) -> Axis:
-    """Return several axes as one, whose last axis varies fastest."""
+    """Return several axes merged into one; the last of them varies fastest."""
     return axis([pair for one in axes for pair in one])
 
 

@@ -207,7 +207,7 @@ def _is_here(host: str, local: str | None) -> bool:
 
 
 def _command(args: argparse.Namespace, runner: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return (program, its own arguments)."""
+    """Return (program, arguments of the program)."""
     python = os.environ.get("PYTHON_EXEC", sys.executable)
     script, arguments = args.training_script, tuple(args.training_script_args)
     if args.run_path:
@@ -253,7 +253,7 @@ def _ranks(text: str) -> frozenset[int]:
 
 
 def _omp_threads(nproc: int) -> dict[str, str]:
-    """Return OMP_NUM_THREADS=1 for ranks that share a machine, which would otherwise each use all cores."""
+    """Return OMP_NUM_THREADS=1 for ranks that share a machine, because otherwise each rank would use all cores."""
     return {"OMP_NUM_THREADS": "1"} if nproc > 1 and "OMP_NUM_THREADS" not in os.environ else {}
 
 

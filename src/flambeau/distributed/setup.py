@@ -121,7 +121,7 @@ def _rendezvous_store(
 
 
 def _agree_on_size(store: Store, rank: int, size: int) -> None:
-    """Raise ValueError if ranks were started with different world sizes, or this is none of them."""
+    """Raise ValueError if the ranks were started with different world sizes, or `rank` or `size` is out of range."""
     if not 0 <= rank < size < 1 << 31:
         raise ValueError(
             f"rank {rank} is out of range: RANK or rank must be from 0 to world_size - 1, and WORLD_SIZE or "
@@ -148,7 +148,7 @@ def _left_if_it_fails(mine: World, made: ProcessGroup) -> Iterator[None]:
 
 
 def _bound_device(where: Any) -> device | None:
-    """Return the device that a rank declares as its own."""
+    """Return the device that a rank has bound to its process group."""
     if where is None:
         return None
     found = (
@@ -187,7 +187,7 @@ def _check(word: str, devices: Mapping[str, str]) -> None:
 
 
 def _prepare(mine: World, devices: Mapping[str, str], everybody: ProcessGroup) -> None:
-    """Run the steps of these devices' backends that need all ranks, also non-members. All ranks call this."""
+    """Run the steps of these devices' backends that need all ranks, including non-members. All ranks call this."""
     backend_registry.prepare(devices, everybody._place, everybody._hub)
     mine.served = backend_registry.prepare_gpus(devices, everybody._place, everybody._hub, mine.served)
 
@@ -249,7 +249,7 @@ def new_group(
     device_id: Any = None,
     sort_ranks: bool = True,
 ) -> Any:
-    """Return a group of some ranks (default: all), which all ranks make, in the same order of calls, members or not.
+    """Return a group of some ranks (default: all). All ranks, members or not, must create groups in the same order.
 
     With `use_local_synchronization` only its members call. Returns GroupMember.NON_GROUP_MEMBER to those outside,
     or None where they need not have called.

@@ -21,7 +21,7 @@ _SPIN_S, _PAUSE_S = 2e-3, 5e-5
 
 
 class Work:
-    """A collective operation. This class is an operation that has finished; backends subclass it.
+    """A collective operation. Instances of this base class have finished; backends subclass it.
 
     `results` are the tensors that it writes. A backend implements `_finish` (wait once) and `_test` (poll).
     """

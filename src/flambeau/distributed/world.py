@@ -46,7 +46,7 @@ class ProcessGroup:
         self._hub = hub
         self._engines: dict[str, Backend] = {}
         self._detail = world().debug is DebugLevel.DETAIL
-        self._left = ""  # how the group was left; empty while it is open
+        self._left = ""  # the reason why the group was left; empty while it is open
         self.group_desc = description
         self.bound_device_id: Any = None
         self.splits = 0  # number of splits so far
@@ -121,7 +121,7 @@ class ProcessGroup:
         return found
 
     def _host_engine(self, word: str) -> Backend:
-        """Return the engine through which a backend that copies CUDA tensors through the host moves them."""
+        """Return the engine with which a backend copies CUDA tensors through the host."""
         if self._devices.get("cpu") == word:
             return self.engine_of("cpu")
         place = replace(self._place, store=PrefixStore("staged", self._place.store))
@@ -179,7 +179,7 @@ class World:
         # (file, line) -> how often its breakpoint was reached
         self.breakpoints: dict[tuple[str, int], int] = {}
         self.coalescing: dict[str, Any] = {}  # group name -> operations held back by a coalescing manager
-        self.meshes: list[Any] = []  # meshes made current by `with`, the innermost last
+        self.meshes: list[Any] = []  # meshes that `with` has made current, the innermost last
 
     @property
     def debug(self) -> DebugLevel:
@@ -234,7 +234,7 @@ class World:
         return group
 
     def leave(self, group: ProcessGroup, how: Callable[[ProcessGroup], None]) -> None:
-        """Destroy a group. Destroying the group of all ranks destroys all others, the newest first."""
+        """Destroy a group. Destroying the group of all ranks destroys all others too, the newest first."""
         if group.group_name != DEFAULT:
             how(group)
             self.groups.pop(group.group_name, None)

@@ -73,7 +73,7 @@ def run_backward(
 
 
 def _run_nested(engine: BackwardEngine, roots: Sequence[Root]) -> list[Any]:
-    """Run a backward that a node of another one calls. See Note [Nested backwards]."""
+    """Run a backward pass that a node of another backward pass starts. See Note [Nested backwards]."""
     depth = engine.depth = mode.engine.depth + 1
     frames = _NESTED_FRAMES if depth <= _MOST_NESTED else 0
     _raise_recursion_limit(frames)
@@ -247,7 +247,7 @@ class BackwardEngine:
         outer_stream, streams[device_index] = streams[device_index], adder
         buffer[output] = (
             grad + total if total.meta.sparse else total + grad
-        )  # a strided one takes a sparse one
+        )  # a sparse gradient is added to a strided one
         streams[device_index] = outer_stream
         if adder is not consumer and adder != consumer:
             self.pending_waits.setdefault(node, []).append((ReadyEvent(adder), source))

@@ -21,7 +21,7 @@ from flambeau.tape.node import Edge, Node, NodeHooks, add_hook, next_sequence, s
 
 
 class ContextState:
-    """The state of one call of a Function that programs cannot reach by a name.
+    """The state of one call of a Function that programs cannot access by a name.
 
     Attributes:
         edges: For each argument, the node that computed it and the output number there; None for other arguments.

@@ -95,7 +95,7 @@ class Node:
         self.set_outputs(tuple(outputs))
 
     def set_outputs(self, outputs: tuple[Meta, ...]) -> None:
-        """Take the next number and the current stream of the first GPU that an output lies on, else of the CPU."""
+        """Take the next number, and the current stream of the first GPU that an output is on, otherwise of the CPU."""
         self.outputs = outputs
         self.sequence = next_sequence()
         self.index = index = next((m.device.index for m in outputs if m.device.index is not None), -1)
@@ -227,4 +227,4 @@ class Leaf(Node):
         return f"<AccumulateGrad object at {id(self):#x}>"
 
 
-Leaf.__name__ = Leaf.__qualname__ = "AccumulateGrad"  # as programs know it
+Leaf.__name__ = Leaf.__qualname__ = "AccumulateGrad"  # the name that programs see

@@ -71,7 +71,7 @@ def _left_of_host(system: Folder) -> int | None:
 
 
 def _left_of_groups(system: Folder) -> int | None:
-    """Return the least that a memory group of this process, or one above it, has left."""
+    """Return the least memory that a control group of this process, or one above it, has left."""
     root = f"{system}/sys/fs/cgroup"
     found = []
     for line in _text(f"{system}/proc/self/cgroup").splitlines():

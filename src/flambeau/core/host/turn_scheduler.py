@@ -20,7 +20,9 @@ _LOOKS = 3  # checks of one turn before a message about it
 
 
 class Stopped(BaseException):
-    """Raised in the threads that wait when another one has failed: they end, and that error is the answer."""
+    """Raised in the waiting threads when another thread has failed. They end, and the failed thread's error is
+    reported.
+    """
 
 
 class Seat:
@@ -80,7 +82,7 @@ class Seat:
         self.wait(lambda: next(turns, True), str, condition)
 
     def _look_up(self) -> None:
-        """Continue with the turn: because the wait is over, or because it never will be. Then raise."""
+        """Raise if this thread got the turn because another one has failed, or because its wait can never end."""
         if self.baton.error is not None:
             raise Stopped
         if self._refused:
@@ -118,7 +120,7 @@ class Seat:
 
     @property
     def able(self) -> bool:
-        """Return True if it could go on."""
+        """Return True if this thread could continue."""
         return not self.ended and (self._ready is None or self.baton.error is not None or self._ready())
 
     @property
@@ -128,7 +130,7 @@ class Seat:
 
     @property
     def limit(self) -> float:
-        """Return how long it waits at most, in seconds."""
+        """Return the longest time that this thread waits, in seconds."""
         return math.inf if self._limit is None else self._limit
 
     def __str__(self) -> str:
@@ -186,7 +188,7 @@ class Baton:
                     self._name_turn(threads, looks * _LOOK_S)
 
     def _name_turn(self, threads: Sequence[threading.Thread], seconds: float) -> None:
-        """Print the thread that has the turn, its line, and the threads that wait for it."""
+        """Print which thread has the turn, its line, and the threads that wait for it."""
         waiting = [str(s.number) for s in self.seats if s.waits]
         for seat, thread in zip(self.seats, threads, strict=True):
             site = thread_site(thread.ident)
@@ -212,7 +214,7 @@ class Baton:
         self.pass_on(seat)
 
     def pass_on(self, seat: Seat) -> None:
-        """Hand the baton to a thread that can go on.
+        """Pass the turn to a thread that can continue.
 
         Raises:
             DriverError: If no thread can run.

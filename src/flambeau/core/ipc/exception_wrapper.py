@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 
 
 class ExceptionWrapper:
-    """The exception that is being handled, to be raised again in another process. It holds no frames, so it pickles.
+    """The exception that is being handled, to be raised again in another process. It holds no frames, so it can be
+    pickled.
 
     Args:
         where: Description of the process that caught it: "in DataLoader worker process 0".

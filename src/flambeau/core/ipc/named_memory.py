@@ -1,4 +1,4 @@
-"""`Named`: memory that other processes map by its name, and that goes with the last of them.
+"""`Named`: memory that other processes map by its name. The last of them frees it.
 
 # Note [Named memory]
 The name belongs to all who use it: the first bytes count them, one for each mapping and one for each message underway.
@@ -63,7 +63,7 @@ class Named(Mapping):
 
     @classmethod
     def take(cls, name: str, nbytes: int) -> Named:
-        """Return memory that another process has sent, and take over the message's count.
+        """Map memory that another process has sent, and take over the count that the message held.
 
         Raises:
             FileNotFoundError: If no process has it any more.
@@ -89,7 +89,7 @@ class Named(Mapping):
             change(self.name, -1)
 
     def __del__(self, ending: Any = sys.is_finalizing) -> None:
-        if not ending():  # at the end all have been released, and this module may be gone
+        if not ending():  # at exit everything has been released, and this module may have been cleared
             self.release()
         if self.nbytes:
             self._unmap(self._base, self.nbytes)

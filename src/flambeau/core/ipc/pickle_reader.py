@@ -184,7 +184,7 @@ class PickleReader:
             target.add(key)
 
     def check_key(self, target: Any, key: Any) -> None:
-        """Pay for putting a key into a dict or a set. Raises UnpicklingError if that would take long."""
+        """Count the cost of putting a key into a dict or a set. Raises UnpicklingError if that would take long."""
         if type(key) is str:  # hashed once, with a secret
             self.spend(1)
             return

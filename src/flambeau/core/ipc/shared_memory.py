@@ -153,7 +153,7 @@ class Door(NamedTuple):
         return sys.platform == "linux" and os.stat("/proc/self").st_uid == os.geteuid()
 
     def enter(self) -> int:
-        """Return a descriptor of our own.
+        """Return this process's descriptor of the memory behind the door.
 
         Raises:
             ProcessLookupError: If its owner has ended, or has closed it.

@@ -90,7 +90,7 @@ _own_birth = lru_cache(1)(birth)
 
 
 class Receipt:
-    """A sending that this process has received and holds."""
+    """The record of a message that this process has received and whose memory it still uses."""
 
     __slots__ = ("__weakref__", "_holder", "_memory", "_slot")
 

@@ -131,7 +131,7 @@ class PlanTree:
 
 
 class Untraceable(Exception):
-    """Planning code that depends on what no trace can see."""
+    """Raised if planning code depends on something that a trace cannot record."""
 
 
 REPORT = False  # set by tests: raise the reason why a structure cannot be traced

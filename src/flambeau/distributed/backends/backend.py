@@ -105,7 +105,7 @@ class Backend:
         self._lacks("reduce_scatter_tensor")
 
     def all_to_all(self, outputs: Sequence[Any], inputs: Sequence[Any], async_op: bool = False) -> Work:
-        """Send input n to rank n and receive output n from it."""
+        """Send input n to rank n and receive output n from rank n."""
         self._lacks("alltoall")
 
     def barrier(self, device: Any = None, async_op: bool = False) -> Work:
@@ -122,7 +122,7 @@ class Backend:
         self._lacks("send")
 
     def recv(self, tensor: Any, origin: int | None, tag: int = 0) -> Work:
-        """Receive into a tensor; from any rank where `origin` is None: the work's `source_rank` is the sender."""
+        """Receive into a tensor, from any rank if `origin` is None. The work's `source_rank` is the sender."""
         self._lacks("recv")
 
     def batch(self, messages: Sequence[tuple[str, Any, int, int]]) -> list[Work]:

@@ -108,12 +108,14 @@ def check(word: str) -> None:
 
 
 def is_nccl_available() -> bool:
-    """Return True if the backend "nccl" is available: wherever there are CUDA devices, virtual ones too."""
+    """Return True if the backend "nccl" is available, which is the case wherever there are real or virtual CUDA
+    devices.
+    """
     return system.is_available()
 
 
 def is_mpi_available() -> bool:
-    """Return True if an MPI can be loaded: the extra "mpi" brings one."""
+    """Return True if an MPI library can be loaded. The extra "mpi" installs one."""
     return find_spec("mpi4py") is not None
 
 

@@ -35,7 +35,8 @@ def join(
     Raises:
         DistBackendError: If a rank has not joined in time, or NCCL has failed.
     """
-    ranks = range(place.size) if pair is None else (*dict.fromkeys(pair),)  # one rank for a message to itself
+    # one rank if it sends a message to itself
+    ranks = range(place.size) if pair is None else (*dict.fromkeys(pair),)
     rank, called = ranks.index(place.rank), [place.ranks[other] for other in ranks]
     whose = "all ranks" if pair is None else f"ranks {', '.join(map(str, called))}"
     name = f"group {place.name}" if pair is None else f"messages of group {place.name}"

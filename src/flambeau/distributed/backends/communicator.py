@@ -24,7 +24,7 @@ from flambeau.runtime.streams.event import Event
 from flambeau.runtime.streams.stream import Stream
 
 Pair = tuple[int, int]
-_KEPT = 256  # pending collectives kept; a host farther ahead of its device detects a hang later
+_KEPT = 256  # pending collectives stored; a host that is further ahead of its device detects a hang later
 _SHOWN = 3  # collectives of one group that a report shows
 
 
@@ -134,13 +134,15 @@ class RankCommunicator:
         return self.backend.timeout.total_seconds()
 
     def head(self) -> PendingCollective | None:
-        """Return the first pending collective. Collectives of one communicator finish in order, on any stream."""
+        """Return the first pending collective. Collectives of one communicator finish in order, on whatever streams
+        they run.
+        """
         entry = self.pending
         over, unknown = 0, len(entry)  # the number of finished entries, and of those not known to be finished
         # The number of the last entry: a host that is far ahead may drop the first meanwhile, which shifts
         # positions.
         last = 0
-        index = unknown - 1  # the last one first, because nearly always all have finished
+        index = unknown - 1  # the last one first, because usually all have finished
         while over < unknown:
             one = entry[index]
             if self._driver.event_ended(one.mark.handle):

@@ -10,12 +10,15 @@ from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.errors import DeadlockError, DistError, DistStoreError
 from flambeau.distributed.stores.store import part_of_wait
 
-_LOOK_S = 0.3  # seconds between checks that a rank's process lives
+_LOOK_S = 0.3  # seconds between checks that a rank's process is alive
 _GRACE_S = 2.0  # rank 0's answer arrives after the timeout
 
 
 class Monitored:
-    """Those of one group. `dead`: why a rank, by its global number, will never join; "" if it may."""
+    """The monitored barriers of one group.
+
+    `dead` returns the reason why a rank, by its global number, will never join; "" if it may.
+    """
 
     def __init__(self, place: Place, dead: Callable[[int], str]) -> None:
         self._place = place

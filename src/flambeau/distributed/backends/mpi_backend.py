@@ -54,7 +54,7 @@ _OF_BOOL = {
 
 
 class MpiBackend(FlatBackend):
-    """The backend of CPU tensors over MPI. All members of a group create it, in one order of groups."""
+    """The backend of CPU tensors over MPI. All members of a group create their backends in the same order of groups."""
 
     kind = "mpi"
     name = "gloo"
@@ -159,7 +159,7 @@ class MpiBackend(FlatBackend):
         return call.peer if call.kind in ("send", "recv") else None
 
     def why_gone(self, rank: int) -> str:
-        """Return why a member, by its number in the group, will not answer; "" if it may."""
+        """Return the reason why a member, by its number in the group, will not answer; "" if it may."""
         return self.transport.dead(self.place.ranks[rank])
 
     def _begin(self, call: Collective, channel: object, steps: list[Step]) -> Any:
@@ -224,7 +224,7 @@ class MpiBackend(FlatBackend):
         return getattr(self.transport.MPI, names[call.op])
 
     def _buffer(self, array: Array, kind: dtype) -> list[Any]:
-        """Return an array and MPI's type of its numbers, as mpi4py expects them."""
+        """Return an array and the MPI type of its elements, as mpi4py expects them."""
         plain = array.view(np.uint8) if kind is dtypes.bool_ else array
         return [plain, self.transport.MPI._typedict[plain.dtype.char]]
 

@@ -33,7 +33,7 @@ class Comparisons:
         self._number = 0
 
     def begin(self, alike: Sequence[str], text: str) -> Comparison:
-        """Start to compare `alike`, which must be equal on all ranks.
+        """Start to compare `alike`, a value that must be equal on all ranks.
 
         Args:
             text: The description of this rank's call for the error.
@@ -49,7 +49,7 @@ class Comparisons:
 
 
 class Comparison:
-    """The comparison of one collective. `request` is MPI's."""
+    """The comparison of one collective. `request` is the MPI request."""
 
     def __init__(self, all_of: Comparisons, number: int, sent: Any, text: str) -> None:
         self._all = all_of

@@ -1,4 +1,4 @@
-"""`MpiWorld`: the ranks that share MPI with this process. A process can join one only once. Owner of that state.
+"""`MpiWorld`: the ranks that share MPI with this process, which can join only one. This module owns that state.
 
 MPI is mpi4py with MPICH, which the extra "mpi" installs. Its ranks are those of the first process group that serves CPU
 tensors; see Note [How ranks join MPI]. If `mpiexec` started the process, its MPI is used instead.
@@ -73,11 +73,12 @@ class MpiWorld:
         """Poll MPI in a thread. See Note [MPI progress thread]."""
         while not self._over.wait(_NEAR_S if self.pending else _FAR_S):
             if self.pending or self._orphans:
-                with suppress(self.MPI.Exception):  # the waiting call reports it
+                with suppress(self.MPI.Exception):  # the waiting call reports the error
                     self.comm.Iprobe()
 
     def _stop(self) -> None:
-        if self._thread.is_alive():  # not in a forked child, where another thread may have held its lock
+        # not in a forked child, where another thread of the parent may have held its lock
+        if self._thread.is_alive():
             self._over.set()
             self._thread.join()
 
@@ -121,7 +122,7 @@ class MpiWorld:
             raise DistBackendError(why or f"not all of ranks {list(ranks)} arrived in time")
 
     def dead(self, rank: int) -> str:
-        """Return why a rank will never answer; "" if this machine cannot see that."""
+        """Return the reason why a rank will never answer; "" if this machine cannot see one."""
         host, process = self.processes[rank]
         if host == socket.gethostname() and processes.has_ended(process):
             return f"the process of rank {rank}, {process}, has ended"
@@ -173,7 +174,8 @@ def join(store: Store, rank: int, size: int, timeout: timedelta) -> bool:
     if not module.Is_initialized():
         _initialize(module, shared, rank, size, timeout)
     comm = module.COMM_WORLD
-    comm.Set_errhandler(module.ERRORS_RETURN)  # errors of requests of several communicators are its own
+    # errors of requests of several communicators are reported to this one
+    comm.Set_errhandler(module.ERRORS_RETURN)
     if (comm.size, comm.rank) != (size, rank):
         raise RuntimeError(
             f"MPI was initialized before as rank {comm.rank} of {comm.size}, and this is rank {rank} of {size}: import "

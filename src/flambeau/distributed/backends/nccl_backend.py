@@ -70,7 +70,7 @@ class DeviceBackend(FlatBackend):
         self._lines: dict[tuple[int, Pair | None], RankCommunicator] = {}
         self._early = False  # True if its communicator was created with the group and serves all messages
         self._warns = watchdog.flag(os.environ, "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "1")
-        self._failed: Exception | None = None  # why the group was left: a collective did not end
+        self._failed: Exception | None = None  # the reason why the group was left: a collective did not end
         self._blocks = watchdog.blocks(os.environ)
         self.handling = watchdog.handling_of(os.environ)
 

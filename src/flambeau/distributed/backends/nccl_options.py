@@ -12,7 +12,7 @@ from flambeau.distributed.constants import default_pg_nccl_timeout
 
 
 class _Config:
-    """The settings of an NCCL communicator, which Flambeau leaves to NCCL and its environment."""
+    """The settings of an NCCL communicator. Setting one raises: NCCL uses its defaults and environment variables."""
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise NotSupportedError(

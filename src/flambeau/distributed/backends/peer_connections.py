@@ -26,7 +26,7 @@ from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.stores.store import await_keys
 
-_STEP_S = 0.25  # seconds between checks that the other members' processes live
+_STEP_S = 0.25  # seconds between checks that the other members' processes are alive
 _GREETING_S = 10.0  # the longest handshake, in seconds, of an unknown connection
 _SIOCGIFADDR = 0xC0206921 if sys.platform == "darwin" else 0x8915  # reads an interface's IPv4 address
 
@@ -78,7 +78,7 @@ def _await_keys(keys: list[str], place: Place, end: float) -> None:
 
 
 def _absent(place: Place, found: dict[int, Any]) -> str:
-    """Return why a member that has not connected never will; "" if it may."""
+    """Return the reason why a member that has not connected never will; "" if it may."""
     for rank in range(place.size):
         if rank not in found and rank != place.rank and (why := processes.describe_ended(place.store, rank)):
             return f"rank {place.ranks[rank]}{why}"

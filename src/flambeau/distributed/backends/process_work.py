@@ -42,7 +42,7 @@ class Transport(Protocol):
     waits: Waits
 
     def dead(self, rank: int) -> str:
-        """Return why a rank, by its global number, will never answer; "" if it may."""
+        """Return the reason why a rank, by its global number, will never answer; "" if it may."""
         ...
 
     def is_moving(self, work: ProcessWork) -> bool:
@@ -59,7 +59,7 @@ class WaitingBackend(Protocol):
     aborted: bool
 
     def why_gone(self, rank: int) -> str:
-        """Return why a member, by its number in the group, will not answer; "" if it may."""
+        """Return the reason why a member, by its number in the group, will not answer; "" if it may."""
         ...
 
 
@@ -95,7 +95,7 @@ class ProcessWork(Work):
 
     def is_completed(self) -> bool:
         if not super().is_completed() and alone():
-            ask_around()  # others may wait for this rank's GPUs, and join this work afterwards
+            ask_around()  # other ranks may wait for this rank's GPUs before they join this work
         return self._over
 
     def _finish(self, timeout: timedelta | None) -> None:

@@ -56,7 +56,7 @@ def serve_meetings(store: Store, rank: int, size: int, served: TCPStore | None) 
 
 
 def _outlast(server: StoreServer) -> None:
-    """Serve after rank 0 has finished, until the other ranks have read all completed collective instances.
+    """Keep serving after rank 0 has finished, until the other ranks have read all completed collective instances.
 
     A failed rank stops serving, so that its error is reported before errors of other ranks.
     """

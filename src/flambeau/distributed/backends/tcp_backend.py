@@ -72,7 +72,7 @@ class TcpTransport:
 
 
 class TcpOperation:
-    """A collective or a message under way.
+    """A collective or a message that is in progress.
 
     Attributes:
         needs: Number of frames that must still be exchanged with each rank.
@@ -96,7 +96,7 @@ class TcpOperation:
         engine.operations.add(self)
 
     def hold(self, rank: int | None = None) -> None:
-        """Count one more frame with a rank, or a task, that must end first."""
+        """Count one more frame to a rank, or one more task, that must end before the operation does."""
         self._open += 1
         if rank is not None:
             self.needs[rank] += 1
@@ -560,14 +560,14 @@ class TcpBackend(FlatBackend):
         self._links.lock.notify_all()
 
     def _fail_without(self, operation: TcpOperation) -> None:
-        """Fail a new operation that needs a rank that has gone."""
+        """Fail a new operation that needs a rank which has left."""
         for rank, count in list(operation.needs.items()):
             if count > 0 and self._links.lost(rank):
                 operation.fail(self.why_gone(rank))
                 return
 
     def why_gone(self, rank: int) -> str:
-        """Return why a rank will never answer; "" if it may."""
+        """Return the reason why a rank will never answer; "" if it may."""
         why, of_all = self._links.lost(rank), self.place.ranks[rank]
         if why in _ENDS:
             return _ENDS[why].format(of_all, self._processes[rank])

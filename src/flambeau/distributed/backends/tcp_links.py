@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 _HEAD = struct.Struct("!BQQQ")  # kind, number, sub-number, bytes of the body
 _BUFFER = 1 << 16  # bytes per read while no message body is incomplete
-_READS = 32  # reads from one connection before the others have their turn
+_READS = 32  # reads from one connection before the others are served
 _VECTORS = 16  # buffers that one call writes
 Bytes = memoryview
 Head = tuple[int, int, int, int]
@@ -51,10 +51,10 @@ class _Link:
         self.connection = connection
         self.inbox = memoryview(bytearray(_BUFFER))
         self.start = self.end = 0  # bytes of `inbox` that have not been parsed
-        self.body: Bytes | None = None  # rest of the body under way
+        self.body: Bytes | None = None  # the missing part of the body that is being received
         self.whole: Callable[[], None] = _nothing
         self.outbox: deque[tuple[Bytes, Callable[[], None] | None]] = deque()
-        self.lost = ""  # why nothing more arrives; empty while the connection lives
+        self.lost = ""  # the reason why no more data arrives; empty while the connection is open
         self.closed = False
         self.has_left = False  # True after the rank sent BYE
         self.writable = False  # True while the selector watches for room to write
@@ -96,7 +96,9 @@ class PeerLinks:
         body: Any = b"",
         sent: Callable[[], None] | None = None,
     ) -> None:
-        """Enqueue a frame; `sent` is called when the system has accepted all of it. The caller holds the lock."""
+        """Enqueue a frame. `sent` is called when the operating system has accepted all of it. The caller holds the
+        lock.
+        """
         link = self._links[rank]
         if link.lost:
             return  # every operation that needs the rank has failed
@@ -206,7 +208,7 @@ class PeerLinks:
             self._wake.send(b"!")
 
     def _shut(self, link: _Link) -> None:
-        """Stop sending, but keep reading, because unread data would break the connection."""
+        """Stop sending but keep reading, because unread data would reset the connection."""
         with suppress(OSError):
             link.connection.shutdown(socket.SHUT_WR)
 
@@ -258,10 +260,10 @@ class PeerLinks:
             except (ValueError, KeyError) as error:
                 self._close(link, f"it sent what is not a frame: {error}")
             if count < target.nbytes and not direct:
-                return  # nothing more has arrived
+                return  # no more data has arrived
 
     def _take(self, link: _Link, count: int, direct: bool) -> None:
-        """Consume `count` bytes that were read: for the body under way if `direct`, else for the inbox."""
+        """Consume `count` bytes that were read: for the current body if `direct`, otherwise for the inbox."""
         if link.body is None or not direct:
             link.end += count
             self._parse(link)

@@ -145,7 +145,9 @@ def _reduce_segment(
 
 
 def _swap(rank: int, sub: int, sent: Sequence[Array], rows: Array) -> list[Transfer]:
-    """Return the transfers that send each rank its part and receive the rows of all others."""
+    """Return the transfers that send each rank its part of this rank's rows, and receive this rank's part of all
+    others'.
+    """
     return [
         transfer
         for peer, part in enumerate(sent)

@@ -73,7 +73,9 @@ class Hub:
             other.waits = f"its call {number} waits for rank {' and '.join(missing)}"
 
     def _post_message(self, part: Part, key: object) -> None:
-        """Pair the two ends of a message. Ends of one pair match in order; a receive from any rank takes the oldest."""
+        """Pair the two ends of a message. Messages between two ranks pair in order; a receive from any rank takes the
+        oldest.
+        """
         waiting = self._messages.setdefault(key, [])
         for other in waiting:
             ends = _ends(part, other)

@@ -63,14 +63,14 @@ class Wait:
     report: str = ""
 
     def meets(self, other: Wait, me: int) -> bool:
-        """Return True if another rank waits for the same operation, so that neither blocks the other."""
+        """Return True if two ranks wait for the same operation, so that neither blocks the other."""
         if (self.group, self.number, self.tag) != (other.group, other.number, other.tag):
             return False
         return bool(self.number) or (self.sends != other.sends and me in other.peers)
 
 
 def stuck(waits: Mapping[int, Wait]) -> set[int]:
-    """Return the ranks that cannot go on before another of them does."""
+    """Return the ranks of which none can continue before another of them does."""
     ranks = set(waits)
     while True:
         free = {rank for rank in ranks if not _is_kept(rank, waits, ranks)}
@@ -145,7 +145,7 @@ class Waits:
         return report
 
     def over(self) -> None:
-        """Remove this rank's wait. A report stays until the other ranks have read it."""
+        """Remove this rank's wait. A report stays in the store until the other ranks have read it."""
         self._confirmation.clear()
         if not self._has_reported:
             with suppress(DistError):

@@ -35,8 +35,9 @@ from flambeau.runtime.devices.machine import Machine
 
 _LOOK_S = 0.1
 _SLACK_S = 1.0  # seconds, so that a host wait with an equal limit reports first
-_ENDED_S = 30.0  # seconds after the end of a member's process; its messages may still be on their way
-_PATIENCE_S = 10.0  # for the store to answer, for NCCL to abort, for the screen to take a report
+_ENDED_S = 30.0  # seconds after the end of a member's process, in which its messages may still arrive
+# seconds for the store to answer, for NCCL to abort, and for the console to print a report
+_PATIENCE_S = 10.0
 _TELL = 60  # progress reports of a rank within its group's timeout
 
 
@@ -199,7 +200,7 @@ class Watch:
             return self._runs
 
     def look(self) -> None:
-        """Ask each communicator once; act on those that make no progress."""
+        """Poll each communicator once, and act on those that make no progress."""
         with self._lock:
             now = self._clock()
             found = [(line, why) for line in self._lines if (why := self._trouble(line, now))]
@@ -212,7 +213,7 @@ class Watch:
                 self._fail(line, why)
 
     def _trouble(self, line: Watched, now: float) -> str:
-        """Return why a communicator's first pending collective will not finish; "" while it may."""
+        """Return the reason why a communicator's first pending collective will not finish; "" while it may."""
         head = line.head()
         if head is None:
             return ""

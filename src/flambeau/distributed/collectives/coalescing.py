@@ -17,7 +17,7 @@ from flambeau.distributed.world import ProcessGroup, world
 
 
 class HeldCollective(NamedTuple):
-    """A collective that is held back."""
+    """A collective that a coalescing manager holds back."""
 
     kind: str
     output: Any
@@ -143,7 +143,7 @@ def add_work(work: Any) -> Any:
 
 
 def _issue_held_back(group: ProcessGroup, pending: Pending, async_op: bool) -> list[Work]:
-    """Begin all held-back collectives, as at most two groups. Returns the works."""
+    """Issue all held-back collectives, as at most two groups. Returns their works."""
     works = list(pending.works)
     if pending.held:
         works.append(_together(group, pending.held, async_op))

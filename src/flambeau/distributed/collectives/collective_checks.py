@@ -53,7 +53,7 @@ def some(tensors: Sequence[Any]) -> None:
 
 
 def same_dtype(*groups: Any) -> None:
-    """Check that tensors have one dtype; complex numbers count as their parts."""
+    """Check that tensors have one dtype. A complex number counts as two real ones."""
     last = None
     for tensor in chain.from_iterable([g if isinstance(g, list) else [g] for g in groups]):
         kind = tensor.dtype.to_real()

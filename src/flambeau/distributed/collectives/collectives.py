@@ -106,7 +106,7 @@ def all_gather(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool 
 def all_gather_single(
     output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """Gather every rank's tensor into one tensor: joined along the first dim, or stacked."""
+    """Gather every rank's tensor into one tensor, concatenated along the first dim or stacked."""
     collective_checks.single(input_tensor, "input_tensor")
     collective_checks.single(output_tensor, "output_tensor")
     if is_outside(group, "all_gather_single"):
@@ -266,7 +266,7 @@ def _reduce_scatter_base(
 def all_to_all(
     output_tensor_list: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """Send the n-th input to rank n and receive the n-th output from it."""
+    """Send input n to rank n and receive output n from rank n."""
     if is_outside(group, "all_to_all"):
         return None
     collective_checks.tensor_list(output_tensor_list, "output_tensor_list")
@@ -335,7 +335,7 @@ def barrier(
 def monitored_barrier(
     group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """Run a barrier of CPU ranks that names missing ranks: the first, or with `wait_all_ranks` all of them.
+    """Run a barrier of CPU ranks that reports missing ranks: the first one or, with `wait_all_ranks`, all of them.
 
     A rank that can never join is reported immediately, before the timeout.
     """

@@ -113,7 +113,7 @@ def all_to_all_single(
 def allreduce_coalesced(
     group: ProcessGroup, tensors: Sequence[Any], op: Any = ReduceOp.SUM, timeout: Limit = None
 ) -> Work:
-    """Call `torch.distributed.all_reduce` for this group: with several tensors of one dtype."""
+    """Call `torch.distributed.all_reduce` for this group, for several tensors of one dtype."""
     inputs = _several(tensors, "tensors")
     collective_checks.same_dtype(inputs)
     word = collective_checks.operation(op, inputs, "all_reduce")
@@ -167,7 +167,7 @@ def recv(group: ProcessGroup, tensors: Any, srcRank: int, tag: int) -> Work:  # 
 
 
 def recv_anysource(group: ProcessGroup, tensors: Any, tag: int) -> Work:
-    """Call `torch.distributed.irecv` for this group: from any rank."""
+    """Call `torch.distributed.irecv` for this group, to receive from any rank."""
     return _set_timeout(messages.irecv(_one(tensors), group=group, tag=tag), None)
 
 

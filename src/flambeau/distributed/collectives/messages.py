@@ -84,7 +84,7 @@ def recv(
 
 
 class P2POp:
-    """A message of a batch: `op` is `isend` or `irecv`, `peer` a rank of all ranks, `group_peer` one of the group."""
+    """A message of a batch: `op` is `isend` or `irecv`, `peer` a global rank, `group_peer` a rank of the group."""
 
     __module__ = "flambeau.distributed"
 
@@ -120,7 +120,7 @@ class P2POp:
 
 
 def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
-    """Start several messages that do not wait for each other. With nccl the result is one work for all."""
+    """Start several messages that do not wait for each other. With nccl one work stands for all messages."""
     if not isinstance(p2p_op_list, list) or not all(isinstance(op, P2POp) for op in p2p_op_list):
         raise ValueError(
             "Invalid ``p2p_op_list``. Each op is expected to to be of type ``torch.distributed.P2POp``."

@@ -58,7 +58,7 @@ def gather_object(
     group: Any = None,
     group_dst: int | None = None,
 ) -> None:
-    """Gather every rank's object into rank `dst`'s list (default: rank 0's)."""
+    """Gather every rank's object into the list of rank `dst` (default: rank 0)."""
     if is_outside(group, "gather_object"):
         return
     found = group_or_default(group)
@@ -211,7 +211,7 @@ def _pad_bytes(data: Any, size: int) -> Any:
 
 
 def _concatenate(parts: list[Any], size: int, where: Any) -> Any:
-    """Return one byte tensor of `size` that begins with the parts, one after the other."""
+    """Return one byte tensor of `size` bytes that begins with the concatenated parts."""
     whole = creation.empty(size, dtype=uint8, device=where)
     at = 0
     for part in parts:
@@ -228,7 +228,7 @@ def _fill(objects: list[Any], whole: Any, sizes: list[int]) -> None:
 
 
 def _all_sizes(size: int, group: ProcessGroup, where: Any) -> list[int]:
-    """Return how many bytes each rank's object has."""
+    """Return the number of bytes of each rank's object."""
     sizes = [creation.empty(1, dtype=int64, device=where) for _ in range(group.size())]
     all_gather(sizes, new_tensor([size], dtype=int64).to(where), group)
     return [int(one.item()) for one in sizes]

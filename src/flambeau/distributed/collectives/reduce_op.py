@@ -1,4 +1,4 @@
-"""`ReduceOp`: how numbers of several ranks become one."""
+"""`ReduceOp`: the operation that combines numbers of several ranks into one."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def assign(
 
 
 class _Filling:
-    """The bucket that is filled at the moment, of one dtype and device."""
+    """The bucket of one dtype and device to which the next gradients are added."""
 
     def __init__(self) -> None:
         self.indices: list[int] = []
@@ -112,7 +112,7 @@ class Bucket:
         self.flat, self.views = flat, self.views_of(flat)
 
     def views_of(self, flat: Any) -> list[Any]:
-        """Return views of `flat`, one behind the other, with the shapes and strides of the parameters."""
+        """Return consecutive views of `flat` with the shapes and strides of the parameters."""
         views, offset = [], flat.storage_offset()
         for p in self.params:
             meta = p.meta
@@ -183,7 +183,7 @@ class GradBucket:
         return self._index
 
     def buffer(self) -> Any:
-        """Return all gradients as one flat tensor of one dimension."""
+        """Return all gradients of the bucket as one flat tensor."""
         return self._flat
 
     def gradients(self) -> list[Any]:
@@ -191,7 +191,7 @@ class GradBucket:
         return self._bucket.views if self._flat is self._bucket.flat else self._bucket.views_of(self._flat)
 
     def is_last(self) -> bool:
-        """Return True if the bucket is the last one to be reduced, that of the first layers."""
+        """Return True if the bucket is the last one to be reduced. It holds gradients of the first layers."""
         return self._index == self._count - 1
 
     def set_buffer(self, buffer: Any) -> None:

@@ -1,4 +1,4 @@
-"""`Reducer`: averages gradients over a group while backward still computes others.
+"""`Reducer`: averages gradients over a group while the backward pass still computes other gradients.
 
 # Note [How gradients are reduced]
 Each parameter's leaf notifies the reducer when its gradient has been accumulated. When a bucket has all of its
@@ -114,7 +114,9 @@ class Reducer:
         self._watch()
 
     def _watch(self) -> None:
-        """Install a hook on each parameter. Hooks refer weakly to the reducer, so parameters do not keep it alive."""
+        """Install a hook on each parameter. Hooks refer weakly to the reducer, so parameters do not keep the reducer
+        alive.
+        """
         self._leaves = [edge_of(p)[0] for p in self.params]  # type: ignore[index]
         me = weakref.ref(self)
 
@@ -174,7 +176,7 @@ class Reducer:
         return not self._rebuilt and (self.static or not self.find_unused)
 
     def prepare_for_backward(self, outputs: Sequence[Any]) -> None:
-        """Expect a gradient of each parameter; if unused ones are searched, of each that `outputs` depend on."""
+        """Prepare for a backward pass: expect a gradient of each parameter, or of each that `outputs` depend on."""
         self._begin()
         if not self._seeks:
             return
@@ -195,7 +197,7 @@ class Reducer:
         self._expecting = True
 
     def _reset_state(self) -> None:
-        """Discard the state of a backward that is under way."""
+        """Discard the state of a backward pass that has not finished."""
         self._expecting = self._unfinished = False
         self._unused_marked = False
         self._marked, self._next, self._divisor = set(), 0, 0
@@ -278,7 +280,7 @@ class Reducer:
         while self._next < count and not self.buckets[self._next].pending:
             self._reduce(self._next)
             self._next += 1
-        if self._next == count:  # after all buckets, which is at one place on all ranks
+        if self._next == count:  # after all buckets, which is the same point on all ranks
             if self._seeks and not self.skips_unused:
                 with recording(False):
                     self._start_map()
@@ -299,11 +301,11 @@ class Reducer:
                 )
 
     def _fill(self, bucket: Bucket) -> None:
-        """Copy gradients into the flat tensor, divided unless a hook divides them; zeros where there is none."""
+        """Copy gradients into the flat tensor: zeros where there is none, divided unless a hook divides them."""
         _gather_streams(bucket)
         share = None if self._hook is not None else 1 / self.divisor
         views, grads = [], []  # gradients outside of the flat tensor, and their places in it
-        old = []  # views that already hold their gradients
+        old = []  # views that contain their gradients already
         as_views = self.as_views
         for p, view in zip(bucket.params, bucket.views, strict=True):
             grad = p.grad
@@ -324,7 +326,7 @@ class Reducer:
 
     @property
     def divisor(self) -> int:
-        """Return the number of ranks that take part, determined once per backward."""
+        """Return the number of ranks that take part, which is determined once for each backward pass."""
         if not self._divisor:
             self._divisor = self.group.size()
             if self._joined is not None and not self._joined[1]:
@@ -424,7 +426,7 @@ class Reducer:
         self._finalize()
 
     def _ddp_graph_static(self) -> bool:
-        """Return True if every backward so far visited equal leaves."""
+        """Return True if every backward pass so far visited the same leaves."""
         return self.static or self._rebuilt
 
     # -- hooks ----------------------------------------------------------------------------------------------

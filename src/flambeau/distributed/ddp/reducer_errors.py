@@ -62,7 +62,7 @@ _TWICE = (
 def not_finished(
     rank: int, left: Sequence[int], names: Mapping[int, str], find_unused: bool, static: bool
 ) -> str:
-    """Return the error text of a backward without some gradients; `left` are the missing parameters."""
+    """Return the error text for a backward pass that lacks gradients; `left` are the missing parameters."""
     if static:
         return _BASE + _CHANGED + _missing(rank, left, names)
     fix = _LOOK if not find_unused else _LOOKED
@@ -86,7 +86,7 @@ def _missing(rank: int, left: Sequence[int], names: Mapping[int, str]) -> str:
 
 
 def already_marked(index: int, names: Mapping[int, str]) -> str:
-    """Return the error text of a parameter whose gradient arrived twice in one backward."""
+    """Return the error text for a parameter whose gradient arrived twice in one backward pass."""
     name = names.get(index)
     text = _TWICE + f"\nParameter at index {index}" + (f" with name {name}" if name else "")
     text += (

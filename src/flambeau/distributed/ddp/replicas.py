@@ -60,7 +60,7 @@ def _gather_numbers(group: Any, number: int, place: device) -> list[int]:
 
 
 def _from_first(group: Any, numbers: Sequence[int], place: device) -> list[int]:
-    """Return rank 0's numbers. Each rank passes as many."""
+    """Return the numbers of rank 0. Each rank passes equally many."""
     if not numbers:
         return []
     held = new_tensor(list(numbers), dtype=int64, device=place)
@@ -69,7 +69,9 @@ def _from_first(group: Any, numbers: Sequence[int], place: device) -> list[int]:
 
 
 def _read(numbers: Any, mine: Sequence[int]) -> list[int]:
-    """Return exchanged numbers. Virtual GPUs without data cannot read them; then all ranks act as this one."""
+    """Return exchanged numbers. Virtual GPUs without data cannot read them; there all ranks count as equal to this
+    one.
+    """
     try:
         return [int(n) for n in numbers.tolist()]
     except NotSupportedError:
@@ -119,7 +121,7 @@ def _broadcast_coalesced(process_group: Any, tensors: Sequence[Any], buffer_size
 
 
 def _batches(tensors: Sequence[Any], nbytes: int) -> Iterator[list[Any]]:
-    """Yield tensors of one dtype and device in order, grouped up to so many bytes."""
+    """Yield tensors of one dtype and device in order, in groups of at most this many bytes."""
     open_: dict[Any, tuple[list[Any], int]] = {}
     for t in tensors:
         key = (t.meta.dtype, t.meta.device)

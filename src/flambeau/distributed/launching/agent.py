@@ -31,7 +31,8 @@ from flambeau.distributed.stores.store import PrefixStore
 from flambeau.distributed.stores.tcp_store import TCPStore
 
 _KEPT = "agents"
-_BEAT_S, _SILENCE_S = 1.0, 30.0  # seconds between signs of life of an agent, and until it counts as dead
+# seconds between heartbeats of an agent; seconds without one after which it counts as dead
+_BEAT_S, _SILENCE_S = 1.0, 30.0
 FAILED_ELSEWHERE = 1
 
 
@@ -229,7 +230,7 @@ class Agent:
             server.server.call(partial(meetings.remove_process, worker.process.pid, worker.rank))
 
     def _finish(self, attempt: int) -> int:
-        """Keep the store until all nodes have finished with it."""
+        """Keep the store running until all nodes have finished using it."""
         if self.plan.nodes == 1:
             return 0
         keys = [f"{attempt}/done/{node}" for node in range(self.plan.nodes)]
@@ -240,7 +241,7 @@ class Agent:
                 return FAILED_ELSEWHERE
             time.sleep(self.plan.interval)
         if self._server._server is not None:
-            time.sleep(2 * self.plan.interval)  # the other agents poll once more
+            time.sleep(2 * self.plan.interval)  # time for the other agents to poll once more
         return 0
 
     # -- the other nodes --------------------------------------------------------------------------------------

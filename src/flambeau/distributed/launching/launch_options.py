@@ -83,14 +83,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _Refused(argparse.Action):
-    """An argument of torchrun that would have no effect; `const` is the reason to refuse it."""
+    """An argument of torchrun that would have no effect. `const` is the reason for refusing it."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         parser.error(f"{self.option_strings[0]}: {self.const}")
 
 
 def _spelt(name: str) -> list[str]:
-    """Return --node-rank and --node_rank; short where torchrun is."""
+    """Return both spellings of an option, --node-rank and --node_rank, with torchrun's short form if there is one."""
     short = {"redirects": ["-r"], "tee": ["-t"]}.get(name, [])
     return [*short, *dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}"))]
 

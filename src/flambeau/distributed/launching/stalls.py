@@ -25,7 +25,7 @@ from flambeau.distributed.backends.wait_reports import Confirmation, Wait, key_o
 from flambeau.distributed.stores.coordinator import children_of
 from flambeau.distributed.stores.store_server import StoreServer
 
-_EVERY_S = 30.0  # seconds between two lines about one wait
+_EVERY_S = 30.0  # seconds between two printed lines about one wait
 _SHORT_S = 10.0  # a wait that ends within this many seconds is not given up
 _GAPS = 3  # polls at which a rank that repeats its request may be missing
 _STATES = {"R": "runs", "D": "runs", "S": "sleeps", "T": "is stopped", "t": "is stopped", "Z": "has ended"}
@@ -165,7 +165,7 @@ def _line(member: RankProcess, words: dict[int, str]) -> str:
 
 
 def _state(member: RankProcess) -> str:
-    """Return the state of a rank's process, if the system reports it."""
+    """Return the state of a rank's process, if the operating system reports it."""
     if member.code is not None:
         return f"rank {member.rank} has ended ({member.ended})"
     state = "R"

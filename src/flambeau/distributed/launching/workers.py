@@ -38,7 +38,7 @@ class Streams:
     shown: frozenset[int] | None
 
     def plan(self, local_rank: int, bit: int) -> tuple[bool, bool]:
-        """Return whether a stream goes (to a file, to the console)."""
+        """Return two flags: whether a stream is written to a file, and whether to the console."""
         redirected = self._of(self.redirects, local_rank) & bit
         teed = self._of(self.tee, local_rank) & bit
         visible = self.shown is None or local_rank in self.shown
@@ -207,7 +207,7 @@ class Workers:
             with suppress(Empty):
                 self._news.get(timeout=0.05)
         for worker in self.all:
-            _signal(worker, signal.SIGKILL)  # processes that the rank has started and left behind
+            _signal(worker, signal.SIGKILL)  # processes that the rank has started and not ended
         for worker in self.all:
             worker.code = worker.process.wait()
 

@@ -36,13 +36,13 @@ def broadcast(tensor: Any, src: int, group: Any = None) -> Any:
 
 
 def gather(tensor: Any, dst: int = 0, group: Any = None) -> tuple[Any, ...]:
-    """Return every rank's tensor, by rank, on rank `dst`; zeros on the other ranks."""
+    """Return the list of every rank's tensor on rank `dst`; zeros on the other ranks."""
     found: tuple[Any, ...] = _Gather.apply(dst, group, tensor)
     return found
 
 
 def scatter(tensors: Sequence[Any], src: int = 0, group: Any = None) -> Any:
-    """Return the n-th tensor of rank `src` on rank n. The tensors of the other ranks only define shapes.
+    """Return tensor n of rank `src` on rank n. The tensors of the other ranks only define shapes.
 
     Raises:
         AssertionError: If sizes differ.
@@ -69,14 +69,14 @@ def all_gather(tensor: Any, group: Any = None) -> tuple[Any, ...]:
 
 
 def _all_gather_base(output_tensor: Any, input_tensor: Any, group: Any = None) -> Any:
-    """Write every rank's tensor to `output_tensor`, one after the other, and return it."""
+    """Write every rank's tensor to consecutive parts of `output_tensor`, and return it."""
     return _AllGatherBase.apply(output_tensor, input_tensor, group)
 
 
 def all_to_all(
     output_tensor_list: Sequence[Any], input_tensor_list: Sequence[Any], group: Any = None
 ) -> tuple[Any, ...]:
-    """Send the n-th input to rank n, and write what rank n sends to the n-th output."""
+    """Send input n to rank n, and write the tensor from rank n to output n."""
     found: tuple[Any, ...] = _AlltoAll.apply(group, output_tensor_list, *input_tensor_list)
     return found
 
@@ -88,7 +88,7 @@ def all_to_all_single(
     input_split_sizes: Sequence[int] | None = None,
     group: Any = None,
 ) -> Any:
-    """Send part n of `input` to rank n, and write what rank n sends to part n of `output`. Deprecated."""
+    """Send part n of `input` to rank n, and write the part from rank n to part n of `output`. Deprecated."""
     _warn_deprecated_name("all_to_all_single", "all_to_all_single")
     return _AlltoAllSingle.apply(group, output, output_split_sizes, input_split_sizes, input)
 
@@ -109,7 +109,7 @@ def _warn_deprecated_name(name: str, better: str) -> None:
 
 
 def _is(rank: int, group: Any) -> bool:
-    """Return True if this rank is one, by its number among all ranks."""
+    """Return True if this rank has the global number `rank`."""
     return get_global_rank(group_or_default(group), get_rank(group)) == rank
 
 

@@ -102,7 +102,7 @@ def _leave(log: _Log, world_size: int, process: int) -> None:
 
 
 class _Log:
-    """The log file, and the table of the changes that were read from it."""
+    """The log file of a store, and the table of changes that were read from it."""
 
     def __init__(self, path: str) -> None:
         self.path = os.fspath(path)

@@ -56,7 +56,7 @@ class Table:
         return total
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        """Replace a value if it equals the expected one. Returns the value afterwards."""
+        """Replace a value if it equals the expected one. Returns the resulting value."""
         there = self.values.get(key)
         if there is None and expected:
             return expected
@@ -84,7 +84,7 @@ class Table:
         return list(self.values)
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Return True if there is a value, or a queue with one, for each."""
+        """Return True if each key has a value, or a queue with a value."""
         return all(key in self.values or key in self._queues for key in keys)
 
     def push(self, key: str, value: bytes) -> None:

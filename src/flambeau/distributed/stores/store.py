@@ -20,7 +20,7 @@ from flambeau.core.host.turn_scheduler import seat
 from flambeau.distributed.errors import DeadlockError, DistNetworkError, DistStoreError
 from flambeau.distributed.stores.kv_store import CHANGES, Table
 
-_LOOK_S = 0.25  # seconds between checks that the awaited ranks live
+_LOOK_S = 0.25  # seconds between checks that the awaited ranks are alive
 _LONGEST_S = 1e9  # the longest time limit; sockets and conditions refuse some more
 DEFAULT_TIMEOUT = timedelta(seconds=300)
 Text = str | bytes
@@ -78,7 +78,7 @@ class Store:
         return self._ask("check", self._keys("check", keys))
 
     def compare_set(self, key: Text, expected_value: Text, desired_value: Text) -> bytes:
-        """Replace a value if it equals the expected one ("" if it is unset). Returns the value afterwards."""
+        """Replace a value if it equals the expected one ("" if it is unset). Returns the resulting value."""
         expected, desired = _bytes("compare_set", expected_value), _bytes("compare_set", desired_value)
         return self._ask("compare_set", self._key("compare_set", key), expected, desired)
 
@@ -121,7 +121,7 @@ class Store:
         return self._ask("length", self._key("queue_len", key))
 
     def num_keys(self) -> int:
-        """Return how many values there are, including the internal ones that count users."""
+        """Return the number of keys, including internal keys that count users."""
         return self._ask("num_keys")
 
     def list_keys(self) -> list[str]:
@@ -166,7 +166,7 @@ class Store:
         raise RuntimeError(f"Not implemented: {type(self).__name__} defines no {operation!r}")
 
     def _key(self, function: str, key: Text) -> str:
-        """Return a program's key as the table has it."""
+        """Return the key under which the table stores a program's key."""
         return _text(function, key)
 
     def _keys(self, function: str, keys: Sequence[Text]) -> list[str]:
@@ -295,7 +295,7 @@ class PrefixStore(Store):
 
 
 class Inner:
-    """A store that keeps internal keys, which begin with "/", next to the program's."""
+    """A store that adds internal keys, which begin with "/", to the program's keys."""
 
     def _key(self, function: str, key: Text) -> str:
         return f"/{_text(function, key)}"
@@ -307,7 +307,7 @@ class Inner:
 
 @contextmanager
 def turn(store: Store, key: str) -> Iterator[int]:
-    """Yield the number of an action of all ranks. Each rank counts at its own `key`, so the numbers agree.
+    """Yield the number of an action that all ranks perform. Each rank counts under its key, so the numbers agree.
 
     An action that raises does not count, so a rank that repeats it joins the ranks that are late.
     """

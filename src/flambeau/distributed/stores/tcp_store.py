@@ -199,12 +199,12 @@ class TCPStore(Inner, Store):
             self._connection.settimeout(None if patience is None else patience + _GRACE)
             try:
                 if limit is not None:
-                    go_on()  # the awaited rank may wait for this one's GPUs
+                    go_on()  # the awaited rank may wait for this rank's GPUs
                 self._connection.sendall(frame)
                 if limit is not None and alone():
                     go_on(Readable(self._connection))
                 return receive(self._connection)
-            except BaseException:  # a later answer would be taken for that of the next request
+            except BaseException:  # otherwise a late answer would be taken for that of the next request
                 self._connection.close()
                 raise
 
@@ -221,7 +221,7 @@ def _check(port: int, world_size: int | None, timeout: timedelta) -> None:
 
 
 class Served:
-    """A server that lives while a store of this process uses it."""
+    """A server that runs while a store of this process uses it."""
 
     def __init__(self, server: StoreServer) -> None:
         self.port = server.port

@@ -42,7 +42,7 @@ class Shard(Placement):
 
     @staticmethod
     def local_shard_size_and_offset(curr_local_size: int, num_chunks: int, rank: int) -> tuple[int, int]:
-        """Return how many elements a rank has of a dimension, and the index of the first.
+        """Return the number of elements that a rank has along a dimension, and the index of the first.
 
         Args:
             curr_local_size: Elements of the dimension that is divided.

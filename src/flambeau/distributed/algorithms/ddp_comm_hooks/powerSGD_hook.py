@@ -152,7 +152,7 @@ def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future:
 
 
 def batched_powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future:
-    """Compress a bucket as one square matrix: faster, and much less exact."""
+    """Compress a bucket as one square matrix, which is faster and much less exact."""
     return _from_start(state, bucket, _compress_square)
 
 
@@ -300,7 +300,7 @@ def _average_as_they_are(group: Any, gradients: list[Any], flat: Any) -> None:
 
 
 def _compress_square(state: PowerSGDState, bucket: GradBucket, group: Any) -> None:
-    """Replace the bucket's gradients by the average of one product."""
+    """Replace the bucket's gradients by the average of one low-rank product."""
     flat, index = bucket.buffer(), bucket.index()
     length = flat.shape[0]
     side = math.ceil(math.sqrt(length))
