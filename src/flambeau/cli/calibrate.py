@@ -24,8 +24,8 @@ from flambeau.driver.registry import profile_table, virtual_models, why_no_gpu
 from flambeau.version import flambeau as version
 
 _SEED = 26
-_MAY_BE_ZERO = ("minor", "reserved")  # a zero of another property says that it is not known
-_DIGITS = 4  # of fitted numbers
+_MAY_BE_ZERO = ("minor", "reserved")  # properties that may be 0; in another property 0 means unknown
+_DIGITS = 4  # significant digits of fitted numbers
 _NO_GPU = (
     "flambeau calibrate: there is no GPU to measure: {why}\n"
     "Run it on a machine with an NVIDIA GPU, or fit measurements of one that you have as a file: --from FILE"
@@ -90,7 +90,7 @@ def _measure(options: argparse.Namespace, store: Path) -> int:
 
 
 def _run_child(options: argparse.Namespace) -> int:
-    """Measure a device of this process and write what was measured to a file."""
+    """Measure a device in this process and write the measurements to a file."""
     microbenchmarks = import_module("flambeau.cli.calibration.microbenchmarks")
     count = flambeau.cuda.device_count()
     if not 0 <= options.device < count:
@@ -189,13 +189,13 @@ def _fit_and_report(data: dict[str, Any], store: Path, output: Path) -> int:
         error = f", error {statistics.median(found):.0%}" if found else ""
         remarks |= {key: f"measured{error}" for key in fits.keys_of(group, is_known) if key in fitted}
     replace_file(output, profile_text(profile, remarks, head))
-    profile_table(str(output))  # what cannot be read back would be a mistake of this command
+    profile_table(str(output))  # a profile that cannot be read back would be a bug of this command
     print(f"\nprofile: {output}; measurements: {store}")
     return 0
 
 
 def _remarks(device: dict[str, Any], start: dict[str, Any], is_known: bool) -> dict[str, str]:
-    """Return where values that are not fitted are from, by dotted key."""
+    """Return the origin of the values that are not fitted: dotted key -> text."""
     remarks = dict.fromkeys(device, "of the device")
     if not is_known:
         scaled = [kind for kind, rate in start["rates"].items() if rate]
@@ -213,7 +213,9 @@ def _constant_lines(
 
 
 def _error_lines(rows: Sequence[dict[str, Any]], ratios: Sequence[float]) -> Iterator[str]:
-    """Yield a line for each benchmark and one for all: number, measured times, simulated / measured, errors."""
+    """Yield a line for each benchmark and one for all benchmarks: number, measured times, simulated / measured,
+    errors.
+    """
     yield f"{'benchmark':24}{'rows':>5}{'measured, us':>22}{'ratio':>8}{'median':>8}{'largest':>9}"
     names = list(dict.fromkeys(row["benchmark"] for row in rows))
     for name in [*names, "all"]:

@@ -1,4 +1,4 @@
-"""`flambeau doctor`: what devices there are and why, in what state, and whether their peer copies arrive."""
+"""`flambeau doctor`: the devices and why they are available, their state, and a check of peer copies."""
 
 from __future__ import annotations
 

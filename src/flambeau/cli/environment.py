@@ -1,4 +1,4 @@
-"""The options that a command and its program have in common: whether they can be, and as the environment has them."""
+"""The options that commands have in common: their validation, and their values from the environment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def export_options(options: argparse.Namespace) -> None:
 
 
 def why_no_machine(options: argparse.Namespace) -> str:
-    """Return the options of which no virtual machine can be created, in one line; empty if there is no problem."""
+    """Return a line about the options with which no virtual machine can be created; empty if there is no problem."""
     try:
         if options.devices is not None:
             text = options.devices.strip()
@@ -43,7 +43,7 @@ def why_no_machine(options: argparse.Namespace) -> str:
 
 
 def why_not_readable(file: Path) -> str:
-    """Return why a file cannot be read; empty if it can. A pipe is accepted."""
+    """Return the reason why a file cannot be read; empty if it can. A pipe is accepted."""
     if not file.exists():
         return "no such file"
     if file.is_dir():
@@ -52,7 +52,7 @@ def why_not_readable(file: Path) -> str:
 
 
 def why_not_writable(file: Path) -> str:
-    """Return why a file cannot be written, checked before the program runs; empty if it can."""
+    """Return the reason why a file cannot be written, checked before the program runs; empty if it can."""
     if not file.parent.is_dir():
         return "its folder does not exist"
     if file.is_dir():

@@ -146,7 +146,7 @@ class _Watch:
 
 
 def _check_devices(options: argparse.Namespace) -> None:
-    """Raise ValueError if there would be no device: CUDA_VISIBLE_DEVICES may hide all."""
+    """Raise ValueError if there would be no device, for example because CUDA_VISIBLE_DEVICES hides all."""
     if options.devices < 1:
         raise ValueError(f"--devices must be at least 1, got {options.devices}")
     with system.virtual(options.devices, options.profile):
@@ -170,7 +170,7 @@ def _status(found: Exploration, stopping: Stopping) -> int:
 
 
 def _seconds(text: str) -> float:
-    """Return a duration as `--time` takes it."""
+    """Return the seconds of a duration that `--time` accepts."""
     match = _TIME.fullmatch(text)
     if match is None or not float(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration; write 60s, 5m or 1h")
@@ -178,7 +178,7 @@ def _seconds(text: str) -> float:
 
 
 def _take_last(options: argparse.Namespace) -> None:
-    """Remove this command's own options from the end of the program's arguments, unless they precede the program."""
+    """Move options of this command from the end of the program's arguments to the command, unless given before."""
     takes_policy = options.policy is None
     while True:
         if options.schedules is None and (count := take_last(options, ["--schedules"], str.isdecimal)):
@@ -220,7 +220,7 @@ def _run_and_capture(options: argparse.Namespace, stopping: Stopping) -> tuple[s
 
 
 def _forget(names: set[str], program: str) -> None:
-    """Make the next run import these modules again: the program's own, and installed packages that use torch.
+    """Make the next run import these modules again: the program's modules, and installed packages that use torch.
 
     Other installed packages stay: what is compiled cannot be loaded twice. So it is with those of torch's users
     that have compiled parts. `program`: the package that is run, installed or not.

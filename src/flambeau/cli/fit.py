@@ -24,7 +24,7 @@ from flambeau.runtime import system
 from flambeau.runtime.memory.statistics import format_size
 
 _HEAD = ("profile", "memory", "peak allocated", "reserved", "fits", "step", "")
-_NEEDS_DATA = "keep shapes and times, no data"  # of the error that such virtual GPUs raise
+_NEEDS_DATA = "keep shapes and times, no data"  # part of the error that virtual GPUs without data raise
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], summary: str) -> None:
@@ -118,7 +118,7 @@ def _measure(options: argparse.Namespace, profile: str) -> dict[str, Any]:
 
 
 def _run_child(options: argparse.Namespace) -> int:
-    """Run the program on one profile and write what was measured to a file."""
+    """Run the program on one profile and write the measurements to a file."""
     profile, file = options.child
     ends: list[int] = []
 
@@ -172,7 +172,7 @@ def _row(name: str, result: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _print_row(row: Sequence[str], width: int) -> None:
-    """Print a row of the table, the name to the left and numbers to the right, as soon as it is known."""
+    """Print a row of the table, the name on the left and numbers on the right, as soon as it is complete."""
     name, memory, allocated, reserved, fits, step, note = row
     line = f"{name:{width}}{memory:>12}{allocated:>16}{reserved:>12}{fits:>6}{step:>13}  {note}"
     print(line.rstrip(), flush=True)

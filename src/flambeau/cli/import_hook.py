@@ -51,7 +51,7 @@ class TorchFinder(MetaPathFinder):
 
 
 class ExtensionFinder(MetaPathFinder):
-    """A finder of extension modules, which fails with the reason for one that needs PyTorch's C++ library."""
+    """A finder of extension modules. For a module that needs PyTorch's C++ library it raises an error that says so."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -80,7 +80,9 @@ def _needs_pytorch(name: str) -> str:
 
 
 class _Renamed(SourceFileLoader):
-    """A loader of a module of Flambeau that is imported after `install`, whose names then say `torch`."""
+    """A loader of a module of Flambeau that is imported after `install`. The names in the module then begin with
+    `torch`.
+    """
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)

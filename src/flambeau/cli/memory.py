@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         found = load(path, as_json=options.output is not None and options.output.suffix == ".json")
         return _replay(options, found) if replays else _report(options, found)
-    except BrokenPipeError:  # the reader of stdout has closed it
+    except BrokenPipeError:  # the program that reads stdout has closed it
         raise
     except (OSError, ValueError) as error:
         return _refuse(str(error))
@@ -139,7 +139,7 @@ def _replay(options: argparse.Namespace, found: dict[str, Any]) -> int:
 
 
 def _usable_memory(found: dict[str, Any], device: int, live: list[dict[str, Any]]) -> int | None:
-    """Return how many bytes the recorded program could reserve on a device; None if the snapshot does not show it.
+    """Return the number of bytes that the recorded program could reserve on a device; None if the snapshot lacks it.
 
     Flambeau's snapshots have the number. For PyTorch's it is the sum of what was free at the latest refused request
     and what was reserved then: the reservation at the end, less the changes of segments after the request.
@@ -181,7 +181,7 @@ def size_of(text: str) -> int:
 
 
 def _describe_outcome(outcome: Outcome) -> str:
-    """Return the lines that describe one replay's outcome."""
+    """Return the lines that describe the outcome of one replay."""
     lines = [
         f"  {_name(outcome.policy)}",
         f"    {'fits' if outcome.fits else 'out of memory'}: at most {format_size(outcome.peak_allocated)} allocated, "

@@ -26,7 +26,7 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
 
 
 def why_no_outputs(options: argparse.Namespace, *others: Path | None) -> str:
-    """Return why a requested file cannot be written, checked before the program runs; empty if all can."""
+    """Return the reason why a requested file cannot be written, checked before the program runs; empty if all can."""
     options.root, options.annotates = source_root(), wants_annotations()
     files = [file for file in (*others, options.report, options.sarif) if file is not None]
     for file in files:

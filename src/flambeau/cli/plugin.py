@@ -143,7 +143,7 @@ def _check(config: pytest.Config, option: str, module: str, reader: str) -> None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Generate one test for each schedule, if there are several or an unusual one."""
+    """Generate one test for each schedule, if there are several schedules or one other than the default."""
     config = metafunc.config
     if config.getoption("virtual_gpus") is None and "virtual_gpus" not in metafunc.fixturenames:
         return
@@ -252,9 +252,9 @@ def _virtual_machine(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @contextmanager
 def _children(races: str, schedule: str) -> Iterator[ChildReports]:
-    """Make a test's child processes detect races like the test, under its schedule, and report them."""
+    """Make a test's child processes detect races under the test's schedule, and report them."""
     wanted = {"FLAMBEAU_RACES": races}
-    if not schedule.startswith("replay:"):  # a token is valid only for the test's own machine
+    if not schedule.startswith("replay:"):  # a token is valid only for the test's machine
         wanted["FLAMBEAU_SCHEDULE"] = schedule
     before = {name: os.environ.get(name) for name in wanted}
     children = ChildReports()
@@ -332,7 +332,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def _judge(
     item: pytest.Item, machine: Any, schedule: str, report: pytest.TestReport, processes: list[dict[str, Any]]
 ) -> str:
-    """Return the races of a finished test; fail the test if no exception was raised for them."""
+    """Return the races of a finished test. Fail the test if no exception was raised for them."""
     certificate = _certificate(machine)
     proved = certificate is not None and certificate.race_free and all(map(_is_proved, processes))
     if report.passed and schedule == "earliest" and proved:

@@ -88,7 +88,7 @@ class Reports:
         return {**head("pytest", status), "tests": self._tests, "counts": self._counts}
 
     def _write(self, status: int) -> list[str]:
-        """Write the files that were asked for; what to say about them."""
+        """Write the requested files. Returns the lines to print about them."""
         lines = []
         for option, write in (("gpu_report", write_document), ("gpu_sarif", self._write_sarif)):
             name = self._config.getoption(option)
@@ -101,7 +101,7 @@ class Reports:
         return lines
 
     def _summary(self) -> list[str]:
-        """Return how many tests ran on virtual GPUs, and a line for each that has races."""
+        """Return the number of tests that ran on virtual GPUs, and a line for each test that has races."""
         counts = self._counts
         if not counts:
             if self._lacks_torch:

@@ -1,4 +1,6 @@
-"""`Progress`: how far an exploration is: one line that changes on a terminal, elsewhere a line every ten seconds."""
+"""`Progress`: the progress of an exploration: one line that changes on a terminal, elsewhere a line every ten
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ class Progress:
         return ", ".join([*parts, *([f"{wrong} failures and races"] if wrong else [])])
 
     def _share(self, found: Exploration, passed: float) -> float:
-        """Return the share that is done, above 0: the larger one of orders and time."""
+        """Return the fraction that is complete, above 0: the larger of the fractions of orders and of time."""
         shares = [found.schedules / self._schedules] if self._schedules else []
         shares += [passed / self._seconds] if self._seconds else []
         return min(max(shares), 1.0)

@@ -177,7 +177,7 @@ def _code_of(options: argparse.Namespace) -> str | None:
 
 
 def _run_program(options: argparse.Namespace, recorder: Recorder, code: str | None) -> int:
-    """Run the program to its end and close its machines; the exit status as far as the program decides it.
+    """Run the program to its end and close its machines. Returns the exit status that the program determines.
 
     SIGTERM ends it as `sys.exit` does, so that its report is written; a launcher ends its ranks immediately.
     """
@@ -208,7 +208,7 @@ def _run_program(options: argparse.Namespace, recorder: Recorder, code: str | No
 
 
 def _write_whole_lines() -> None:
-    """Flush standard output line by line, because ranks share a screen."""
+    """Flush standard output line by line, because ranks share a console."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
@@ -216,7 +216,7 @@ def _write_whole_lines() -> None:
 
 
 def processes_so_far() -> int:
-    """Return how many processes multiprocessing has created here, read from its counter "count(3)"."""
+    """Return the number of processes that multiprocessing has created here, read from its counter "count(3)"."""
     module = sys.modules.get("multiprocessing.process")
     return 0 if module is None else int(repr(module._process_counter)[6:-1]) - 1
 
@@ -312,7 +312,7 @@ def _outcome_of(program: Callable[[], None], full_traceback: bool) -> tuple[int,
             return PIPE_STATUS, ""
         sys.last_value = error  # as the interpreter does: exit functions see that the program failed
         sys.excepthook(type(error), error, error.__traceback__)
-        error.__traceback__ = None  # its frames hold tensors
+        error.__traceback__ = None  # the traceback's frames hold tensors
         return _status_of_error(error), _first_line(error)
     finally:
         sys.excepthook, threading.excepthook = before, of_threads
@@ -352,7 +352,7 @@ def _show(full: bool, kind: type[BaseException], error: BaseException, trace: Tr
     text = traceback_of(full, kind, error, trace)
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         import_module("flambeau.distributed.excepthook").note(error, text)
-    sys.stderr.write(text)  # in one write, because other ranks write to the same screen
+    sys.stderr.write(text)  # one write call, because other ranks write to the same console
 
 
 def _show_of_thread(full: bool, reported: threading.ExceptHookArgs) -> None:
@@ -374,13 +374,15 @@ def traceback_of(
 
 
 def _cut(shown: traceback.TracebackException | None) -> None:
-    """Keep only the program's frames in a traceback: not this command's before them, nor the package's after them."""
+    """Keep only the program's frames in a traceback, without this command's frames before and the package's after
+    them.
+    """
     if shown is None:
         return
     frames = shown.stack
     frames[:] = [
         frame for frame in frames if not frame.filename.startswith(_HANDOVERS)
-    ]  # frames between the program's own
+    ]  # frames between those of the program
     while frames and frames[-1].filename.startswith(_PACKAGE):
         del frames[-1]
     while frames and (frames[0].filename.startswith(_PACKAGE) or frames[0].filename in _RUNNERS):
@@ -429,7 +431,7 @@ def _write_reports(options: argparse.Namespace, recorder: Recorder, document: Do
 
 
 def _draw_timelines(options: argparse.Namespace, recorder: Recorder) -> tuple[list[Path], int]:
-    """Return the files written, and 1 if one could not be."""
+    """Draw the requested timelines. Returns the files written, and 1 if one could not be written."""
     timelines = import_module("flambeau.cli.output.timelines")  # few runs need it
     return write_files(
         options,

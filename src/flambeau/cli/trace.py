@@ -1,4 +1,4 @@
-"""`flambeau trace`: run a torch program and write what it and its devices did, over time."""
+"""`flambeau trace`: run a torch program and write a timeline of the program and its devices."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def _set_up(number: int, orders: Orders, where: str) -> ExceptionWrapper | None:
 
 
 def _send(channel: Channel, index: int, result: Any, where: str) -> None:
-    """Send a batch; if it cannot be pickled, why."""
+    """Send a batch. If the batch cannot be pickled, send the error that says why."""
     try:
         channel.send((index, result))
     except (BrokenPipeError, ConnectionResetError):

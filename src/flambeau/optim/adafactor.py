@@ -17,7 +17,7 @@ Group = dict[str, Any]
 
 
 class Adafactor(ByParameter):
-    """Adafactor: Adam's second average as a row times a column, so that its memory is that of a vector.
+    """Adafactor: Adam with the average of squares as a row times a column, which takes the memory of two vectors.
 
     Args:
         params: see `Optimizer`; real ones.
@@ -93,7 +93,7 @@ def _new_state(grad: Any) -> Group:
 
 
 def _variance(state: Group, grad: Any, share: float, least: float) -> Any:
-    """Return the average of the gradient's squares, in new memory; this gradient enters it with a share."""
+    """Return the updated average of the squared gradient, in new memory."""
     if "variance" in state:
         return state["variance"].lerp_(grad * grad, share).clone()
     for name, dim in (("row_var", -1), ("col_var", -2)):

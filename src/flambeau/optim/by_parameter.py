@@ -9,7 +9,8 @@ from flambeau.optim.optimizer import Optimizer, evaluate_closure, without_record
 
 
 class ByParameter(Optimizer):
-    """The base of optimizers that update one parameter at a time. A subclass defines the update of one, `_update`.
+    """The base class of optimizers that update one parameter at a time. A subclass defines `_update`, the update of
+    one.
 
     Complex parameters raise RuntimeError.
     """

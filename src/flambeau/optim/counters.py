@@ -21,7 +21,7 @@ Cells = tuple[list[Tensor], list[Window]]  # counters, and the memory of each
 
 
 class Counters:
-    """The counters of parameters. Their addresses are looked up again if a state holds other tensors than before."""
+    """The step counters of parameters. Their addresses are read again if a state holds other tensors than before."""
 
     def __init__(self) -> None:
         self._kept: dict[int, Cells] = {}

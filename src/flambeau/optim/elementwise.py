@@ -95,7 +95,7 @@ class Elementwise(Optimizer):
         raise NotImplementedError
 
     def _advance_counters(self, group: dict[str, Any], f: Any, counters: Sequence[Any]) -> Sequence[Any]:
-        """Return the counters after this step; `f.value` of one is a number of full precision."""
+        """Return the counters after this step. `f.value` of a counter is a number of full precision."""
         return (counters[0] + 1,)
 
     def _scalars(
@@ -111,7 +111,7 @@ class Elementwise(Optimizer):
         raise NotImplementedError
 
     def _step_sparse(self, group: dict[str, Any], p: Any, grad: Any) -> None:
-        """Update one parameter with a sparse gradient. Raises RuntimeError unless a subclass implements it."""
+        """Update one parameter that has a sparse gradient. Raises RuntimeError unless a subclass implements it."""
         name = type(self).__name__.replace("AdamW", "Adam")
         advice = ", please consider SparseAdam instead" if name == "Adam" else ""
         raise RuntimeError(f"{name} does not support sparse gradients{advice}")
@@ -254,12 +254,12 @@ def zeros(p: Tensor) -> Tensor:
 
 
 def fill_like(p: Tensor, value: complex) -> Tensor:
-    """Return a state of one value, like its parameter."""
+    """Return a state tensor filled with one value, like its parameter."""
     return creation.full_like(p, value)
 
 
 def _with_numbers(group: dict[str, Any]) -> dict[str, Any]:
-    """Return the group's options with one-element tensors as numbers, which waits for a GPU."""
+    """Return the group's options with numbers in place of one-element tensors, which waits for a GPU."""
     for v in group.values():
         if isinstance(v, Tensor) or (isinstance(v, tuple) and any(isinstance(x, Tensor) for x in v)):
             return {k: _number(v) if k != "params" else v for k, v in group.items()}
@@ -276,7 +276,7 @@ _dtype = attrgetter("meta.dtype")
 
 
 def _as_real(t: Tensor) -> Tensor:
-    """Return real and imaginary parts as their own elements."""
+    """Return a real view in which real and imaginary parts are separate elements."""
     return public["view_as_real"](t) if t.meta.dtype.is_complex else t
 
 

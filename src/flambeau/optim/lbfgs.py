@@ -10,8 +10,8 @@ from flambeau.tape.mode import recording
 from flambeau.tensor.arguments.public import functions as public
 from flambeau.tensor.tensor import Tensor
 
-_DECREASE = 1e-4  # of the loss, as a part of what the slope promises: the first Wolfe condition
-_SLOPE = 0.9  # what may be left of the slope: the second
+_DECREASE = 1e-4  # the required part of the decrease that the slope predicts: the first Wolfe condition
+_SLOPE = 0.9  # the part of the slope that may remain: the second Wolfe condition
 _LEAST_CURVATURE = 1e-10
 
 
@@ -212,7 +212,7 @@ def strong_wolfe(
 
     before, new = start, evaluate(t)
     evaluations, rounds = 1, 0
-    while rounds < most:  # go on until a minimum lies behind
+    while rounds < most:  # continue until the minimum is bracketed
         if too_high(new) or (rounds > 1 and new.loss >= before.loss):
             break
         if flat(new):
@@ -281,7 +281,7 @@ def _cubic_minimum(one: Point, other: Point, bounds: tuple[float, float] | None 
 def _cubic_interpolate(
     x1: Any, f1: Any, g1: Any, x2: Any, f2: Any, g2: Any, bounds: tuple[float, float] | None = None
 ) -> float:
-    """Return the minimum of a cubic, by PyTorch's name: libraries call it."""
+    """Return the minimum of a cubic. Libraries call the function by PyTorch's name."""
     one, other = [Point(float(x), float(f), None, float(g)) for x, f, g in ((x1, f1, g1), (x2, f2, g2))]  # type: ignore[arg-type]
     return _cubic_minimum(one, other, bounds)
 

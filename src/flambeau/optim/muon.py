@@ -11,11 +11,12 @@ from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
-_COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Keller Jordan's Muon: the steepest slope at zero
+# coefficients of Keller Jordan's Muon, chosen for the steepest slope at zero
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 class Muon(ByParameter):
-    """Muon: momentum whose matrix is brought near an orthogonal one. For the matrices of hidden layers.
+    """Muon: momentum SGD whose update matrix is made nearly orthogonal. For the matrices of hidden layers.
 
     Args:
         params: see `Optimizer`; real matrices.
@@ -88,7 +89,7 @@ def _orthogonal(x: Any, coefficients: tuple[float, ...], steps: int, eps: float)
 
 
 def _ratio(rule: str | None, rows: int, columns: int) -> float:
-    """Return what the rate is multiplied by, so that updates of any shape are of one size."""
+    """Return the factor of the rate that gives updates of all shapes equal size."""
     if rule == "match_rms_adamw":
         return 0.2 * math.sqrt(max(rows, columns))
     return math.sqrt(max(1, rows / columns))

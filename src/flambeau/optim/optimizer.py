@@ -129,13 +129,13 @@ class Optimizer:
                 grad.zero_()
 
     def _patch_step_function(self) -> None:
-        """Let the class's `step` run the hooks; optimizers around another one call it instead of `__init__`."""
+        """Make the class's `step` run the hooks. Optimizers that wrap another one call this in place of `__init__`."""
         self._zero_grad_profile_name = f"Optimizer.zero_grad#{type(self).__name__}.zero_grad"
         setattr(type(self), "step", self.profile_hook_step(type(self).step))  # noqa: B010
 
     @staticmethod
     def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a step that runs hooks before and after, as one block of profiles. A hook before it may replace the
+        """Return a step function that runs hooks before and after, as one range of profiles. A pre-hook may replace
         arguments.
         """
         if getattr(step, "hooked", False):
@@ -146,7 +146,7 @@ class Optimizer:
             if "_optimizer_step_pre_hooks" not in args[0].__dict__:
                 return step(
                     *args, **kwargs
-                )  # one around another optimizer, whose `__init__` was never called
+                )  # an optimizer that wraps another one, whose `__init__` was never called
             if not annotations.has_subscribers():
                 return run(*args, **kwargs)
             with _Shown(args[0], "step"):
@@ -174,7 +174,7 @@ class Optimizer:
     # -- groups -----------------------------------------------------------------------------------------------
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group: a dict of "params" and options. Errors leave the optimizer as it was."""
+        """Add a group: a dict of "params" and options. An error leaves the optimizer unchanged."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         _take_params(param_group)
@@ -296,7 +296,7 @@ class Optimizer:
     def register_state_dict_pre_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHandle:
-        """Call `hook(optimizer)` before `state_dict` makes its dict."""
+        """Call `hook(optimizer)` before `state_dict` creates its dict."""
         return _register_hook(self._optimizer_state_dict_pre_hooks, hook, prepend)
 
     def register_state_dict_post_hook(
@@ -399,7 +399,7 @@ def _take_params(group: dict[str, Any]) -> None:
 
 
 def _fit_state(p: Tensor, value: Any, group: dict[str, Any], key: Any = None) -> Any:
-    """Return a saved state as its parameter wants it: of its dtype and on its device, but for the count of steps."""
+    """Return a saved state converted to its parameter's dtype and device, except the step count."""
     if isinstance(value, Tensor):
         if key == "step":
             on_device = group.get("capturable") or group.get("fused")
@@ -415,7 +415,7 @@ def _fit_state(p: Tensor, value: Any, group: dict[str, Any], key: Any = None) ->
 
 
 def _typename(x: Any) -> str:
-    """Return how PyTorch names a value's type."""
+    """Return PyTorch's name of a value's type."""
     if isinstance(x, Tensor):
         return x.type()
     kind = type(x)

@@ -18,7 +18,10 @@ explain_absent_names(globals(), "torch.distributed.optim.post_localSGD_optimizer
 
 
 class PostLocalSGDOptimizer(Optimizer):
-    """Steps `optim`, then lets `averager` average the parameters if it is time (Lin, Stich, Patel, Jaggi)."""
+    """Wraps the optimizer `optim`; after each step `averager` averages the parameters if it is due.
+
+    Source: Lin, Stich, Patel, Jaggi.
+    """
 
     def __init__(self, optim: Optimizer, averager: ModelAverager) -> None:
         self.optim = optim

@@ -35,7 +35,7 @@ def _all_towards(averages: Sequence[Any], news: Sequence[Any], weight: float) ->
 
 
 def get_ema_multi_avg_fn(decay: float = 0.999) -> Averages:
-    """Return a rule for lists: each average keeps `decay` of itself.
+    """Return a function of lists that moves averages to values, keeping the share `decay` of each average.
 
     Raises:
         ValueError: For a decay outside [0, 1].
@@ -58,7 +58,7 @@ def get_swa_multi_avg_fn() -> Averages:
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> Average:
-    """Return a rule for one parameter: the average keeps `decay` of itself.
+    """Return a function that moves one average to a value, keeping the share `decay` of the average.
 
     Raises:
         ValueError: For a decay outside [0, 1].
@@ -73,7 +73,7 @@ def get_ema_avg_fn(decay: float = 0.999) -> Average:
 
 
 def get_swa_avg_fn() -> Average:
-    """Return a rule for one parameter: the average is the mean of all that it was given."""
+    """Return a function that moves one average to a value, so that it is the mean of all values so far."""
 
     def swa_update(average: Any, new: Any, count: Any) -> Any:
         with recording(False):
@@ -205,7 +205,7 @@ class SWALR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def anneal_func(self, t: float) -> float:
-        """Return how much of the way is gone at the time `t`, both from 0 to 1."""
+        """Return the fraction of the change that is complete at time `t`, both from 0 to 1."""
         return t if self._anneal_strategy == "linear" else (1 - math.cos(math.pi * t)) / 2
 
     def get_lr(self) -> list[Rate]:

@@ -23,7 +23,7 @@ __all__ = ["ZeroRedundancyOptimizer"]
 
 explain_absent_names(globals(), "torch.distributed.optim.zero_redundancy_optimizer")
 
-_MESSAGE = 25 * 1024 * 1024  # bytes of parameters that travel together
+_MESSAGE = 25 * 1024 * 1024  # bytes of parameters in one message
 
 
 class ZeroRedundancyOptimizer(Optimizer, Joinable):
@@ -59,9 +59,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self.process_group = world().require_default() if process_group is None else process_group
         self.rank, self.world_size = self.process_group.rank(), self.process_group.size()
         self.parameters_as_bucket_view = parameters_as_bucket_view
-        self._sizes = [0] * self.world_size  # numbers that each rank has got so far
+        self._sizes = [0] * self.world_size  # number of elements assigned to each rank so far
         self._owner: dict[int, int] = {}  # ranks by parameters' identities
-        self._states: list[dict[str, Any]] = []  # of all ranks, once they are brought together
+        # the states of all ranks, once `consolidate_state_dict` has collected them
+        self._states: list[dict[str, Any]] = []
         self._local: Optimizer | None = None
         Optimizer.__init__(self, groups, defaults)
         Joinable.__init__(self)
@@ -72,7 +73,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     @property
     def optim(self) -> Optimizer:
-        """Return the optimizer of this rank's share."""
+        """Return the optimizer of this rank's share of the parameters."""
         assert self._local is not None
         return self._local
 
@@ -97,7 +98,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     # -- a step -------------------------------------------------------------------------------------------------
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
-        """Update this rank's share, and send it to the other ranks."""
+        """Update this rank's share of the parameters, and send it to the other ranks."""
         Join.notify_join_context(self)
         _take_options(self.optim.param_groups, self.param_groups)
         loss = self.optim.step(**kwargs) if closure is None else self.optim.step(closure=closure, **kwargs)
@@ -114,14 +115,14 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def consolidate_state_dict(self, to: int = 0) -> None:
-        """Bring all states to the CPU of one rank, which may ask for `state_dict` then. All ranks call it."""
+        """Copy all states to the CPU of one rank, which can then call `state_dict`. All ranks must call this."""
         _take_options(self.optim.param_groups, self.param_groups)
         here = [None] * self.world_size if self.rank == to else None
         gather_object(_on_cpu(self.optim.state_dict()), here, group=self.process_group, group_dst=to)
         self._states = [state for state in here or () if state is not None]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of all parameters, as the optimizer itself would have them.
+        """Return the states of all parameters, in the format of the wrapped optimizer.
 
         Raises:
             RuntimeError: If they are not here.
@@ -163,7 +164,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     # -- uneven inputs ------------------------------------------------------------------------------------------
 
     def join_hook(self, **_kwargs: Any) -> JoinHook:
-        """Return the hook of a rank that is done, which continues to update its share, because only this rank has its
+        """Return the hook of a rank without more inputs. It still updates its share, because only this rank has these
         states.
         """
         return _ZeROJoinHook(self)
@@ -210,7 +211,7 @@ def _list_params(params: Any) -> list[Any]:
 
 
 def _take_options(targets: list[dict[str, Any]], sources: list[dict[str, Any]]) -> None:
-    """Give groups the options of others: schedules of rates change those of the whole, optimizers their own."""
+    """Copy options from some groups to others. Schedulers change those of the outer optimizer."""
     for target, source in zip(targets, sources, strict=True):
         target.update({name: value for name, value in source.items() if name != "params"})
 

@@ -22,7 +22,7 @@ from flambeau.testing.orders import Orders, names
 from flambeau.testing.runs import Run, Runs, answers_of, questions
 
 _NOES = 2  # to the same question in a row, with nothing in between
-_TRIES = 40  # runs to find out which answers a wrong outcome takes
+_TRIES = 40  # runs to find out which answers are needed for a wrong outcome
 
 
 class Answers:
@@ -30,10 +30,12 @@ class Answers:
 
     def __init__(self, runs: Runs) -> None:
         self.runs, self.found = runs, runs.found
-        self._queries = runs.first.certificate.queries  # what they leave open is looked at here
+        # the certificate leaves these open; this search decides them
+        self._queries = runs.first.certificate.queries
         self.found.violated = [text for text in self.found.violated if text not in self._queries]
         self._usual = answers_of(runs.first.graph)
-        self._waiting = deque([""])  # answers to begin with, those of few noes first
+        # combinations of first answers to try, those with few negative answers first
+        self._waiting = deque([""])
         self._cut = False
 
     def look(self, kinds: list[str], seed: int) -> None:
@@ -55,7 +57,7 @@ class Answers:
             self.found.violated = [*self.found.violated, *self._queries]
 
     def _every(self) -> Iterator[None]:
-        """Explore one combination of answers, or one order of a known combination, in each step."""
+        """Explore one combination of answers in each step, or one order of a combination that was seen before."""
         orders: deque[tuple[Orders, Iterator[None]]] = deque()
         while self._waiting or orders:
             if self._waiting:
@@ -144,7 +146,7 @@ class Answers:
 
 
 def _noes(asked: list[Any], at: int) -> int:
-    """Return how often the query was answered with no immediately before."""
+    """Return the number of negative answers that the query got immediately before."""
     count = 0
     while at and asked[at].at == asked[at - 1].at + 1 and _same(asked[at].poll, asked[at - 1].poll):
         at -= 1

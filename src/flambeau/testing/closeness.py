@@ -10,7 +10,7 @@ import numpy as np
 
 import flambeau as torch
 
-_TOLERANCES = {  # relative, absolute; of others: 0, 0
+_TOLERANCES = {  # relative and absolute tolerance; 0, 0 for other dtypes
     torch.float16: (1e-3, 1e-5),
     torch.bfloat16: (1.6e-2, 1e-5),
     torch.float32: (1.3e-6, 1e-5),
@@ -183,7 +183,9 @@ def _compare_attributes(actual: Any, expected: Any, rules: _Rules) -> None:
 
 
 def _mismatch(actual: Any, expected: Any, matches: Any, rtol: float, atol: float) -> str:
-    """Return how many elements differ, and where the difference is largest. All tensors are on the CPU."""
+    """Return the number of elements that differ, and the index of the largest difference. All tensors are on the
+    CPU.
+    """
     if actual.dtype is torch.bool or not (actual.dtype.is_floating_point or actual.dtype.is_complex):
         actual, expected = actual.to(torch.int64), expected.to(torch.int64)
     absolute = (actual - expected).abs()

@@ -25,7 +25,7 @@ Pair = tuple[int, int]
 """Two steps of a graph, the one requested earlier first."""
 
 _COMPARED = 50_000  # pairs of which indices name the places
-MOST_PAIRS = 400  # of which the exhaustive search looks at all ways round
+MOST_PAIRS = 400  # the largest number of pairs of which the exhaustive search tries all directions
 
 
 class Conflicts:
@@ -38,7 +38,7 @@ class Conflicts:
         self.pairs, self.cut = self._find(limit)
 
     def signature(self, order: Sequence[Any]) -> bytes:
-        """Return in which direction an order runs each pair. Equal signatures leave equal memory; see Note
+        """Return the direction in which an order runs each pair. Equal signatures leave equal memory; see Note
         [Classes].
         """
         if not self.pairs:
@@ -57,11 +57,13 @@ class Conflicts:
         return self._clocks[second].get(step.stream.handle, -1) >= step.place
 
     def is_answer_known(self, step: Any) -> bool:
-        """Return True if the host knows the answer to its poll, because of an earlier wait."""
+        """Return True if the host can predict the answer to its poll from an earlier wait."""
         return step.at in self._known
 
     def classes(self) -> Iterator[list[Pair]]:
-        """Yield each possible direction of all pairs once, as forced orders, the recorded one first."""
+        """Yield each possible combination of directions of all pairs once, as forced orders; the recorded combination
+        first.
+        """
         steps = sorted({at for pair in self.pairs for at in pair})
         number = {at: i for i, at in enumerate(steps)}
         pairs = [(number[a], number[b]) for a, b in self.pairs]
@@ -73,7 +75,7 @@ class Conflicts:
                 at < len(pairs)
                 and (reach[pairs[at][0]] >> pairs[at][1] | reach[pairs[at][1]] >> pairs[at][0]) & 1
             ):
-                at += 1  # what was forced before orders this pair
+                at += 1  # the pairs that were forced before order this one
             if at == len(pairs):
                 yield [(steps[a], steps[b]) for a, b in forced]
                 continue
@@ -115,7 +117,7 @@ class Conflicts:
         return meets(named, others_named or (other.start, other.extent))
 
     def _window(self, at: int, handle: int, stream: int, theirs: list[_Use]) -> list[_Use]:
-        """Return those uses of another stream that are ordered neither before the step nor after it."""
+        """Return the uses by another stream that are ordered neither before nor after the step."""
         steps, clocks = self.graph.steps, self._clocks
         place = steps[at].place
         begin = bisect_right(theirs, clocks[at].get(stream, -1), key=lambda use: steps[use[0]].place)
@@ -133,7 +135,7 @@ _Use = tuple[int, bool, "Named | None"]
 
 
 class _Cell:
-    """All uses of one address and layout, by stream, in the stream's order."""
+    """The uses of one address and layout, by stream, in each stream's order."""
 
     def __init__(self, ptr: int, extent: Any) -> None:
         self.start, self.end, self.extent = ptr, ptr + span_of(extent), extent

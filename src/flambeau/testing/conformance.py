@@ -209,7 +209,8 @@ def host_pinned_goes_by_address(driver: Driver) -> None:
     ):  # fmt: skip
         assert driver.host_pinned(ptr + start, nbytes) is pinned, (start, nbytes)
     driver.host_free(memory)
-    assert driver.name == "cuda" or not driver.host_pinned(ptr, 4096)  # CUDA may keep the pages for others
+    # CUDA may keep the pages for other memory
+    assert driver.name == "cuda" or not driver.host_pinned(ptr, 4096)
 
 
 def host_touch_changes_nothing(driver: Driver) -> None:
@@ -273,7 +274,7 @@ def range_map_puts_memory_behind_addresses(driver: Driver) -> None:
     driver.range_map(ptr + page, page)
     _raises(InvalidAddressError, driver.range_map, ptr + page, page)
     _raises(InvalidAddressError, driver.range_map, ptr + 4 * page, page)
-    across = ptr + 2 * page - _NBYTES // 2  # it lies in both
+    across = ptr + 2 * page - _NBYTES // 2  # the range lies in both
     data = np.arange(_COUNT, dtype=np.float32)
     driver.copy_in(across, _host(data), stream)
     assert (_read(driver, across, _NBYTES).view(np.float32) == data).all()
@@ -454,7 +455,7 @@ def stream_query_makes_progress(driver: Driver) -> None:
     for queue in (other, stream) * 5:
         driver.fill(ptr, 1, _NBYTES, queue)
     while not driver.stream_query(stream):
-        driver.fill(ptr, 2, _NBYTES, other)  # newer work elsewhere must not hold the loop up
+        driver.fill(ptr, 2, _NBYTES, other)  # newer work on another stream must not delay the loop
     driver.device_sync(0)
 
 

@@ -126,7 +126,7 @@ def find_object(path: str) -> Any:
         if inspect.ismodule(here) and not hasattr(here, part) and find_spec(walked) is not None:
             try:
                 import_module(walked)
-            except ImportError:  # of a package that is not installed
+            except ImportError:  # the package that the module imports is not installed
                 return None
         here = getattr(here, part, None)
         if here is None:

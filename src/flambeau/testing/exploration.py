@@ -83,7 +83,7 @@ class Exploration:
 
     @property
     def verdict(self) -> str:
-        """Return the text of what the exploration proves if it found no failure."""
+        """Return the text that says what the exploration proves if it found no failure."""
         if self.violated:
             return "\n  - ".join(["The same outcome in all of them. Not proved for others:", *self.violated])
         if self.complete:

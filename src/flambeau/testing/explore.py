@@ -92,7 +92,7 @@ def _check_numbers(**numbers: tuple[int | None, int]) -> None:
 
 
 def is_policy(policy: str) -> bool:
-    """Return True if `explore` knows a policy of this name."""
+    """Return True if there is a policy of this name."""
     kind, colon, depth = policy.partition(":")
     if kind == "pct":
         return depth.isdigit() and int(depth) > 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from flambeau.testing.outcome import Outcome
 
-_OTHERS = 3  # further outcomes of one kind in a report
+_OTHERS = 3  # number of further outcomes of one kind that a report shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A kind of orders with a wrong outcome, represented by the simplest one that was found.
+    """A kind of wrong outcome, represented by the simplest order of commands that leads to it.
 
     Attributes:
         schedule: The schedule that found it.
@@ -156,7 +156,7 @@ class Failure:
 
 
 def add_failure(failures: list[Failure], new: Failure) -> None:
-    """Add a failure, or join it with one of its bug; of the two the one that takes less represents both."""
+    """Add a failure. If it is of the same bug as a former one, the simpler of the two represents both."""
     for i, old in enumerate(failures):
         if old.kind == new.kind or is_example(new, old):
             failures[i] = old.merge(new)
@@ -168,7 +168,7 @@ def add_failure(failures: list[Failure], new: Failure) -> None:
 
 
 def is_example(one: Failure, known: Failure) -> bool:
-    """Return True if `one` swaps all pairs that `known` does and more, which may not matter for its outcome.
+    """Return True if `one` swaps all pairs that `known` swaps and more, which may not matter for its outcome.
 
     After several outcomes of a kind, another outcome does not count as new.
     """

@@ -174,7 +174,7 @@ DIFFERENCES = {
 }
 """Notes by public name."""
 
-_ROOMS = ("torch", "Tensor")  # namespaces that the list names; the others are packages of torch
+_ROOMS = ("torch", "Tensor")  # namespaces that the page names; the others are packages of torch
 WHY = (
     ("Parts of sparse tensors as copies, nested tensors", r"sparse|coalesce|crow_|col_indices|^indices|^values|dense"
      r"|padded"),
@@ -240,7 +240,7 @@ def differentiable(op: Op) -> str:
 
 
 def dtypes_of(op: Op) -> str:
-    """Return the dtypes that an operator takes, by the letters of the page's header."""
+    """Return the dtypes that an operator accepts, as the letters of the page's header."""
     special = {name for names in _SPECIAL.values() for name in names}
     groups = {
         letter: [d for d in DTYPES if d.category == category and d.name not in special]

@@ -28,7 +28,7 @@ for _name in (
     "random.gamma",
     "multi_tensor.optimizer",
     "linalg.sparse_product",
-):  # the records that `import flambeau` leaves for later
+):  # the operators that `import flambeau` does not load
     import_module(f"flambeau.ops.{_name}")
 
 Array = np.ndarray[Any, Any]
@@ -49,14 +49,14 @@ UNSAMPLED = dict.fromkeys(
 
 
 def cases() -> Iterator[tuple[Op, dtype]]:
-    """Return every operator of the table with every dtype that it takes."""
+    """Return every operator of the table with every dtype that it accepts."""
     for op in table.values():
         for kind in op.dtypes:
             yield op, kind
 
 
 def summary() -> str:
-    """Return how many operators the table has, and how many pairs of operator and dtype."""
+    """Return the number of operators in the table, and of pairs of operator and dtype."""
     return f"{len(table)} operators, {len(list(cases()))} pairs of operator and dtype"
 
 
@@ -216,7 +216,7 @@ def _compare(
     if refused is not None:
         return 1
     if _refusal(call, op, host, params) is not None:
-        return 0  # the elements are refused, which a device says late or never
+        return 0  # the elements are refused, which a device reports late or never
     want = call(op, host, params)
     assert bits(call(op, there, moved)) == bits(want), f"{about}: {where} and the CPU differ"
     if not into:

@@ -39,7 +39,7 @@ class Orders:
         self.found.complete = not self.cut
 
     def exhaust(self) -> Iterator[None]:
-        """Explore all classes, one in each step."""
+        """Explore all classes of orders, one in each step."""
         if len(self.conflicts.pairs) > MOST_PAIRS:
             self.cut = True
             return
@@ -59,7 +59,7 @@ class Orders:
             yield schedule, self.graph.order(schedule)
 
     def _mix_policies(self, rest: list[str], seed: int) -> Iterator[tuple[str, Sequence[Any]]]:
-        """Yield all classes, with orders of the other policies in between."""
+        """Yield all classes of orders, alternating with orders of the other policies."""
         others = names(rest, seed) if rest else iter(())
         for number, forced in enumerate(self.conflicts.classes()):
             yield f"exhaustive:{number}", self.graph.oldest(forced)

@@ -16,7 +16,7 @@ _NUMBER = re.compile(
     r"(?<![\w.])(0x[0-9a-fA-F]+|[0-9]{14,20})(?!\w|\.[0-9])"
 )  # an address of a virtual GPU, or not
 _OBJECT = re.compile(r" at 0x[0-9a-f]+>")  # as Python shows objects
-_FLOAT = re.compile(r"-?(0x[01]\.[0-9a-f]+p[+-][0-9]+|inf|nan)")  # as `frozen` writes it
+_FLOAT = re.compile(r"-?(0x[01]\.[0-9a-f]+p[+-][0-9]+|inf|nan)")  # a float as `frozen` writes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def format_value(value: Any) -> str:
 
 
 def _difference(one: Any, other: Any) -> str:
-    """Return where two frozen values differ first: an index, a line of a text, an element."""
+    """Return the position of the first difference of two frozen values: an index, a line of a text, an element."""
     if isinstance(one, str) and isinstance(other, str) and not _FLOAT.fullmatch(one):
         return _difference_of_lines(one.splitlines(keepends=True), other.splitlines(keepends=True))
     if not isinstance(one, tuple) or not isinstance(other, tuple) or len(one) != len(other):
@@ -138,7 +138,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _elements(value: tuple[Any, ...]) -> np.ndarray[Any, Any]:
-    """Return the elements of a frozen tensor or array in one row."""
+    """Return the elements of a frozen tensor or array as a flat array."""
     kind, dtype, _, data = value
     numpy = getattr(torch, dtype.removeprefix("torch.")).numpy if kind == "tensor" else np.dtype(dtype)
     return np.frombuffer(data, numpy)

@@ -113,7 +113,7 @@ class Runs:
 
     @property
     def unreliable(self) -> bool:
-        """Return True if two runs of one order differed, so the program itself is nondeterministic."""
+        """Return True if two runs of one order differed, so that the program itself is nondeterministic."""
         return any(failure.nondeterministic for failure in self.found.failures)
 
     @property
@@ -134,7 +134,7 @@ class Runs:
             return Run(schedule, outcome, trace, token, graph, certificate)
 
     def again(self, name: str, schedule: str, races: str = "off") -> Run:
-        """Run the program once more, count the run, and compare it with others of its class."""
+        """Run the program once more, count the run, and compare the run with others of its class."""
         self.found.runs += 1
         run = self.once(schedule, races)
         self._outcomes[run.outcome] = None
@@ -143,7 +143,7 @@ class Runs:
         return run
 
     def judge(self, name: str, schedule: str, races: str = "off") -> Run | None:
-        """Run the program in an order called `name`; None if its outcome is the expected one, or no order explains it.
+        """Run the program in an order called `name`. Return None if a failure was found that no order explains.
 
         That is noted then: two runs of it differ, or its class has another outcome.
         """
@@ -183,7 +183,7 @@ class Runs:
             if self.plan.shrink and not any(is_example(failure, known) for known in self.found.failures):
                 token, run = simpler(run)
                 failure = self.failure(name, run, token).with_outcome(failure.outcome)
-        finally:  # an interrupt, too, leaves what was found
+        finally:  # an interrupt keeps what was found, too
             self._add(failure)
 
     def reversed_pairs(self, run: Run) -> list[Pair]:
@@ -218,7 +218,7 @@ class Runs:
             self._add(self._explain_difference(earlier, one, name, run))
 
     def _explain_difference(self, earlier: str, one: Run, name: str, run: Run) -> Failure:
-        """Return a failure for two runs of one class that differ, and whether other choices of the schedule explain
+        """Return a failure for two runs of one class that differ, and True if other choices of the schedule explain
         it.
         """
         same = "the same commands, with the same answers, in the same order of all that conflict"
@@ -236,7 +236,7 @@ class Runs:
         return replace(self.failure(name, run, run.token), cause=f"{differ}. {why}", swaps=(), answers=())
 
     def _times(self) -> str:
-        """Return where the recorded run read times."""
+        """Return the call sites at which the recorded run read times."""
         read = [text for text in self.first.certificate.assumptions if text.startswith("times read")]
         return f" ({read[0].partition(' are only')[0]})" if read else ""
 
@@ -272,7 +272,7 @@ class Runs:
 
 
 def _differ(first: str, one: Run, second: str, other: Run) -> str:
-    """Return how the outcomes of two runs differ."""
+    """Return a description of the difference between the outcomes of two runs."""
     if one.outcome == other.outcome:
         return "they differ in what they gave to the devices, or when"
     unlike = other.outcome.unlike(one.outcome)
@@ -304,7 +304,7 @@ def _use(step: Any) -> CommandUse:
 
 
 def questions(graph: Any) -> list[Any]:
-    """Return the steps by which the program itself asked whether work is done."""
+    """Return the steps in which the program itself polled whether work is done."""
     return [step for step in graph.polls if not step.poll.internal]
 
 
@@ -314,7 +314,7 @@ def answers_of(graph: Any) -> str:
 
 
 def _other_answers(graph: Any, recorded: Any) -> tuple[Answer, ...]:
-    """Return the answers that differ from those of the recorded run."""
+    """Return the answers to polls that differ from those of the recorded run."""
     usual, said = answers_of(recorded), answers_of(graph)
     polls = [step.poll for i, step in enumerate(questions(graph)) if said[i] != usual[i : i + 1]]
     return tuple([Answer(place(poll.site), poll.what, poll.done) for poll in polls])
@@ -322,7 +322,7 @@ def _other_answers(graph: Any, recorded: Any) -> tuple[Answer, ...]:
 
 @contextmanager
 def _own_groups() -> Iterator[None]:
-    """Destroy the process groups that a run leaves, so that the next run has none."""
+    """Destroy the process groups that a run leaves behind, so that the next run has none."""
     begun = world.world().default is not None
     try:
         yield

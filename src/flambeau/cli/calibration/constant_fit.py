@@ -30,7 +30,7 @@ Simulation = Callable[[Table, Sequence[Params]], list[float]]
 """Function of a profile and rows of microbenchmarks that returns their simulated times in ns."""
 
 _STEPS = 8
-_DIFFERENCE = 0.05  # of a logarithm, for derivatives
+_DIFFERENCE = 0.05  # change of a logarithm with which derivatives are computed
 _LONGEST = 1.5  # the largest change of a logarithm in one step
 _DAMPING = 0.03  # keeps steps short along directions that the rows hardly determine
 _CLOSE = 1e-3  # a step below which the fit ends
@@ -45,7 +45,7 @@ class Group(NamedTuple):
 
 
 _RATES = ("float16", "bfloat16", "tf32", "float32", "float64")
-GROUPS = (  # in an order in which each depends on those before it
+GROUPS = (  # each group depends on the groups before it
     Group(("host_factor",), ("eager call",)),
     Group(("costs.call_ns",), ("event record", "event wait")),
     Group(("costs.poll_ns",), ("poll",)),
@@ -110,7 +110,7 @@ def fit(
 
 
 def keys_of(group: Group, is_known: bool) -> tuple[str, ...]:
-    """Return the constants that a group varies: peaks in place of shares if the peaks are not known."""
+    """Return the keys of the constants that a group varies. If the peaks are unknown they replace the shares."""
     return group.keys if is_known else tuple([_PEAKS.get(key, key) for key in group.keys])
 
 

@@ -23,8 +23,9 @@ Clock = Callable[[], int]
 
 DEVICE, HOST, UNTIL_IDLE = "device", "host", "until idle"
 _MOST_CALLS = 10
-_ENOUGH_NS = 40_000_000  # of all calls of a round together
-_BEHIND_NS = 60_000  # of a spinning kernel, beyond the host's time for the calls that wait behind it
+_ENOUGH_NS = 40_000_000  # ns of all calls of one round
+# ns that a spinning kernel runs longer than the host needs for the calls queued behind it
+_BEHIND_NS = 60_000
 _CYCLES_A_NS = 2.0  # at most
 _ROUNDS = 5
 
@@ -278,7 +279,7 @@ BENCHMARKS = {
 
 
 def draw(seed: int, sizes: Sizes) -> list[Params]:
-    """Return the rows to measure: `benchmark`, `params`, and `held`, which is True for those of the report alone."""
+    """Return the rows to measure: `benchmark`, `params`, and `held`, True for rows that only the report uses."""
     return [
         {"benchmark": benchmark.name, "held": held, "params": benchmark.draw(random, sizes)}
         for benchmark in BENCHMARKS.values()

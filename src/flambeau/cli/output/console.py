@@ -1,4 +1,4 @@
-"""`Screen`: the text output of commands: labels with texts next to them."""
+"""`Screen`: the text output of commands, with labels next to the texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "1;31", "1;32", "1;33"
 
 
 def has_colours(file: TextIO) -> bool:
-    """Return True if output to `file` is coloured: NO_COLOR, FORCE_COLOR and TERM, in Python's own order."""
+    """Return True if output to `file` is coloured: by NO_COLOR, FORCE_COLOR and TERM, in the order in which Python
+    does.
+    """
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or (file.isatty() and os.environ.get("TERM") != "dumb")

@@ -128,7 +128,7 @@ def _write_failure(label: str, failure: Failure, screen: Screen) -> None:
     if not failure.nondeterministic:
         screen.line()
         screen.line(f"{' ' * MARGIN}{failure.replay_label}:")
-        screen.line(f"{' ' * MARGIN}{failure.replay}")  # not wrapped, because users copy it
+        screen.line(f"{' ' * MARGIN}{failure.replay}")  # not wrapped, because users copy the line
 
 
 def _write_verdict(found: Exploration, screen: Screen) -> None:

@@ -18,10 +18,10 @@ import numpy as np
 
 from flambeau.cli.output.page_data import progress_and_data
 
-_MOST_LIVES = 400_000  # rectangles in the picture; the smallest are left out, and the page says so
+_MOST_LIVES = 400_000  # rectangles in the picture; the smallest are omitted, and the page says so
 _MOST_SPANS = 50_000
 _MOST_POINTS = 20_000  # points of the curves
-_MOST_PLACES = 10  # lines shown: those that held the most memory
+_MOST_PLACES = 10  # the lines that held the most memory
 _MOST_SEGMENTS = 400  # segments in the map, the largest ones
 _MOST_PIECES = 500  # parts in which a segment is drawn
 _MOST_OOMS = 1_000
@@ -40,7 +40,7 @@ def page(snapshot: dict[str, Any], name: str) -> str:
 
 
 def picture(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """Return what the page draws: devices, and the stacks that they name by number. Sizes in bytes."""
+    """Return the data that the page draws: devices, and the stacks that they refer to by number. Sizes are in bytes."""
     stacks = _Stacks()
     traces = snapshot["device_traces"]
     of_device: dict[int, list[dict[str, Any]]] = {index: [] for index in range(len(traces))}
@@ -81,7 +81,7 @@ class _Stacks:
         return found
 
     def places(self) -> list[int]:
-        """Return, for each stack, the first one with an equal innermost line, which represents that line."""
+        """Return, for each stack, the first stack with an equal innermost line. It represents that line."""
         for lines in islice(self.numbers, len(self._places), None):
             self._places.append(self._firsts.setdefault(lines[:1], len(self._places)))
         return self._places

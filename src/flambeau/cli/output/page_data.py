@@ -1,11 +1,11 @@
-"""The data of a self-contained page, in parts between which a browser can show how far it has read."""
+"""The data of a self-contained page, in parts, so that a browser can show progress while it reads them."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-_PART = 1 << 20  # characters: the page of a small run has one part and no progress
+_PART = 1 << 20  # characters of one part; the page of a small run has one part and shows no progress
 
 
 def progress_and_data(value: Any) -> tuple[str, str]:

@@ -15,7 +15,7 @@ Named = tuple[str, dict[str, Any]]
 
 
 def write_processes(named: list[Named], screen: Screen, failed: bool, each: str) -> None:
-    """Print what processes did on their machines. `each`: what they are, "rank" or "process".
+    """Print what processes did on their machines. `each` is the word for one process: "rank" or "process".
 
     Processes that failed, or were ended for it, proved something of what they did until then.
     """

@@ -1,4 +1,4 @@
-"""`write_races`: races as people read them, each kind once, with its lines and the call that fixes it."""
+"""`write_races`: races in readable form, each kind once, with its lines and the call that fixes it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def write_uncertified(violated: Iterable[str], screen: Screen) -> None:
 
 
 def write_races(races: list[RaceFields], screen: Screen) -> None:
-    """Print one entry for each kind of race: all that one missing call causes, on any lines, devices and ranks."""
+    """Print one entry for each kind of race: all races that one missing call causes, on any lines, devices and
+    ranks.
+    """
     kinds = _kinds(races)
     n = len(races)
     of = f", of {len(kinds)} kind{'s' if len(kinds) > 1 else ''}" if len(kinds) < n else ""
@@ -81,7 +83,7 @@ def _headline(race: RaceFields, elsewhere: list[RaceFields]) -> str:
 
 
 def _describe_creation(race: RaceFields) -> str:
-    """Return where the memory and the streams were created."""
+    """Return the call sites at which the memory and the streams were created."""
     parts = [f"the memory at {race['allocated']}"] if race["allocated"] else []
     parts += [f"freed at {race['freed']}"] if race["freed"] else []
     streams = {side["stream"]: side["stream_created"] for side in (race["first"], race["second"])}
@@ -129,7 +131,7 @@ def _kind(race: RaceFields) -> tuple[str, ...]:
 
 
 def _stream(side: dict[str, Any]) -> str:
-    """Return the common description of the streams of one line of the program."""
+    """Return a description that fits the streams of one line of the program."""
     if side["stream_created"] is not None:
         return str(side["stream_created"])
     return "the host" if side["stream"] is None else "a default stream"

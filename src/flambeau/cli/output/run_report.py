@@ -11,7 +11,7 @@ from flambeau.cli.output.race_entries import write_races, write_uncertified
 from flambeau.report.document import Document, machines_of
 from flambeau.runtime.memory.statistics import format_size
 
-_HOST_BOUND = 0.1  # the host limits a program that waits for a smaller share of its time
+_HOST_BOUND = 0.1  # the host limits a program that waits for devices for a smaller share of its time
 
 
 def write_screen(document: Document, file: TextIO, written: list[Path], failed: bool) -> None:

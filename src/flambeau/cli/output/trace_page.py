@@ -112,7 +112,7 @@ def _steps(values: Sequence[int]) -> list[int]:
 
 
 def _curve(trace: TraceData, index: int) -> dict[str, list[int]]:
-    """Return bytes in use and reserved after each change, thinned out: of each stretch the one with the most in use."""
+    """Return the bytes in use and reserved after each change. Of each interval only the largest value is kept."""
     points = [(at, used, reserved) for at, device, used, reserved in trace.memory if device == index]
     points = list(
         {at: (at, used, reserved) for at, used, reserved in points}.values()
@@ -143,7 +143,7 @@ def _race(race: Race, first: int | None, second: int | None, most: int) -> dict[
 
 
 def _side(side: RaceAccess, at: int | None, most: int) -> dict[str, Any]:
-    """Return one access of a race; `slice` is -1 if the host made it, or it is not on the page."""
+    """Return one access of a race. `slice` is -1 if the host made the access, or if it is not on the page."""
     what = "" if side.shape is None else f"{list(side.shape)} {side.dtype}"
     return {
         "slice": at if at is not None and at < most else -1,

@@ -116,13 +116,13 @@ class LRScheduler:
         self._last_lr = values_of(self.optimizer, "lr")
 
     def get_last_lr(self) -> list[Rate]:
-        """Return the rates set last, one for each group."""
+        """Return the rates that were set last, one for each group."""
         return self._last_lr
 
     def get_lr(self) -> list[Rate]:
         """Return the next rates. Only `step` may call this; other callers get a UserWarning."""
         self._warn_if_asked()
-        groups = self.optimizer.param_groups  # more than there are initial rates where one was added
+        groups = self.optimizer.param_groups  # if a group was added there are more groups than initial rates
         return [self._next(group["lr"], base) for group, base in zip_longest(groups, self.base_lrs)]
 
     def _warn_if_asked(self) -> None:
@@ -156,7 +156,10 @@ class ClosedForm(LRScheduler):
 
 
 class Callables(LRScheduler):
-    """A scheduler by functions of the epoch, one for each group. Objects' attributes are saved, functions are not."""
+    """The base class of schedulers that call a function of the epoch for each group.
+
+    The state includes the attributes of callable objects, but no functions.
+    """
 
     lr_lambdas: list[Any]
 
@@ -171,7 +174,7 @@ class Callables(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def _check(self) -> None:
-        """Raise TypeError for what cannot be called; here the first call does."""
+        """Do nothing. A subclass raises TypeError for arguments that cannot be called; here the first call raises."""
 
     def state_dict(self) -> dict[str, Any]:
         state = {k: v for k, v in super().state_dict().items() if k != "lr_lambdas"}
@@ -196,7 +199,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def copy_rate(value: Rate) -> Rate:
-    """Return its own value: tensors are changed in place."""
+    """Return a copy of a rate that is a tensor, because tensors are changed in place; other rates unchanged."""
     return value.clone() if isinstance(value, Tensor) else value
 
 
@@ -235,7 +238,8 @@ def _watch(optimizer: Optimizer) -> None:
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         return
     step = optimizer.step.__func__  # type: ignore[attr-defined]
-    reference = weakref.ref(optimizer)  # the function lives on the optimizer: no cycle
+    # the function belongs to the optimizer, so a strong reference would be a cycle
+    reference = weakref.ref(optimizer)
 
     @functools.wraps(step)
     def noted_step(*args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from flambeau.optim.optimizer import Optimizer
 
 
 class Composed(LRScheduler):
-    """Saves the states of its schedulers with its own."""
+    """The base class of schedulers whose state includes the states of other schedulers."""
 
     _schedulers: Sequence[Any]
 
@@ -66,7 +66,8 @@ class SequentialLR(Composed):
             )
         self._schedulers, self._milestones = schedulers, milestones
         self.last_epoch, self.optimizer = last_epoch + 1, optimizer
-        for group in optimizer.param_groups:  # each scheduler has made its first step: take them back
+        # each scheduler made its first step when it was created: undo it
+        for group in optimizer.param_groups:
             put(group, "lr", group["initial_lr"])
         self.recursive_undo()
         first = schedulers[bisect_right(milestones, 0)]
@@ -74,7 +75,7 @@ class SequentialLR(Composed):
         self._last_lr = first.get_last_lr()
 
     def recursive_undo(self, sched: Any = None) -> None:
-        """Take one step of every scheduler back, of those within schedulers too."""
+        """Undo one step of every scheduler, including nested ones."""
         sched = self if sched is None else sched
         if hasattr(sched, "_schedulers"):
             for inner in sched._schedulers:
@@ -95,7 +96,7 @@ class SequentialLR(Composed):
 
 
 class ChainedScheduler(Composed):
-    """Several schedulers that act together: each starts from the rates that the previous one has set."""
+    """Several schedulers that apply one after the other: each starts from the rates that the previous one has set."""
 
     def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None) -> None:
         self._check(optimizer, schedulers, " to be chained")

@@ -58,7 +58,7 @@ class StepLR(ClosedForm):
 
 
 class MultiStepLR(ClosedForm):
-    """Times gamma at each milestone; twice where it is named twice."""
+    """Multiplies the rate by gamma at each milestone, twice at a milestone that is listed twice."""
 
     def __init__(
         self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1
@@ -144,7 +144,7 @@ class ExponentialLR(ClosedForm):
 
 
 class PolynomialLR(ClosedForm):
-    """Decreases the rate to zero in `total_iters` epochs, by a power of the remaining share."""
+    """Decreases the rate to zero in `total_iters` epochs, by a power of the remaining fraction."""
 
     def __init__(
         self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1
@@ -232,7 +232,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             self._set(self.get_lr())
 
     def _go_to(self, epoch: float) -> None:
-        """Which period an epoch lies in, and how far."""
+        """Set the period that an epoch lies in, and the position within the period."""
         if epoch < self.T_0:
             self.T_i, self.T_cur = self.T_0, epoch
         elif self.T_mult == 1:

@@ -1,4 +1,4 @@
-"""`CyclicLR` and `OneCycleLR`: the rate goes up and down, and the momentum down and up."""
+"""`CyclicLR` and `OneCycleLR`: the rate rises and falls, and the momentum falls and rises."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MomentumCycle(LRScheduler):
     def _begin_momentum(
         self, optimizer: Optimizer, base: Any, largest: Any, anew: bool
     ) -> tuple[list[Any], list[Any]]:
-        """Return the momentums of each group, which are written there when a schedule starts `anew`."""
+        """Return each group's lowest and highest momentum. If `anew`, store them in the groups."""
         if "momentum" not in optimizer.defaults and "betas" not in optimizer.defaults:
             raise ValueError("optimizer must support momentum or beta1 with `cycle_momentum` option enabled")
         self.use_beta1 = "betas" in optimizer.defaults
@@ -96,7 +96,7 @@ class CyclicLR(MomentumCycle):
         self.base_lrs = bases
 
     def scale_fn(self, x: float) -> float:
-        """Return the height of cycle number x, or of step x, as a part of the full one."""
+        """Return the amplitude of cycle (or step) number x, as a fraction of the full one."""
         if self._scale_fn_custom is not None:
             return self._scale_fn_custom(x)
         if self.mode == "triangular":
@@ -140,7 +140,8 @@ _HEIGHTS = {"triangular": "cycle", "triangular2": "cycle", "exp_range": "iterati
 
 
 class OneCycleLR(MomentumCycle):
-    """One cycle: from `max_lr / div_factor` up to `max_lr` in `pct_start` of all steps, then far down.
+    """One cycle: the rate rises from `max_lr / div_factor` to `max_lr` in `pct_start` of all steps, then falls close to
+    0.
 
     Args:
         total_steps, or epochs and steps_per_epoch: the length. anneal_strategy: "cos" or "linear".

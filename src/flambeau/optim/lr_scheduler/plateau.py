@@ -63,7 +63,7 @@ class ReduceLROnPlateau(LRScheduler):
         self.mode, self.threshold, self.threshold_mode = mode, threshold, threshold_mode
 
     def _reset(self) -> None:
-        """Forget what was measured."""
+        """Reset the best value and the counters."""
         self.best = self.mode_worse
         self.cooldown_counter = 0
         self.num_bad_epochs = 0
@@ -90,7 +90,7 @@ class ReduceLROnPlateau(LRScheduler):
 
     @property
     def in_cooldown(self) -> bool:
-        """Return True if epochs are let pass after the rates were lowered."""
+        """Return True during the epochs after a reduction in which metrics are ignored."""
         return self.cooldown_counter > 0
 
     def _is_better(self, a: float, best: float) -> bool:

@@ -11,7 +11,7 @@ from flambeau.testing.soundness.hunt import Hunt
 
 
 def main() -> int:
-    """Run the search that the command line describes. The exit status is 1 if a property does not hold."""
+    """Run the search that the command line describes. The exit status is 1 if a program violates a property."""
     parser = argparse.ArgumentParser(prog="python -m flambeau.testing.soundness", description=main.__doc__)
     parser.add_argument("--seed", type=int, default=None, help="default: a new one")
     parser.add_argument("--count", type=int, default=500, help="how many programs (500)")

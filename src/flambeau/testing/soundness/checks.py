@@ -22,8 +22,9 @@ REASONS = {
     "asking": "depends on timing",
     "export": "shows pinned memory that",
 }
-_ROUNDS = 3  # of inserting fixes: a race may hide another
-_SEEN_LATER = "through a view"  # a write by an array, seen by the bytes that it left, at a later line
+_ROUNDS = 3  # rounds of inserting fixes, because a race may hide another one
+# a write through an array, which the detector notices by the changed bytes at a later line
+_SEEN_LATER = "through a view"
 SCHEDULES = (
     "earliest",
     "random:1",
@@ -44,9 +45,7 @@ PLACED = [
 
 @dataclass(frozen=True)
 class Problem:
-    """A property that does not hold of a program. `kind` is "verdict", "report", "bits", "fix", "unforced" or
-    "error".
-    """
+    """A property that a program violates. `kind` is "verdict", "report", "bits", "fix", "unforced" or "error"."""
 
     kind: str
     program: Program
@@ -63,7 +62,7 @@ class Check:
         self.surely = self.races and not (
             program.model.ranks and not Program(program.steps, True).model.races
         )
-        # Another thing in each run, or not seen: what a graph does to memory of others, threads in any order, arrays.
+        # Such steps differ from run to run or are not visible: other memory of a graph, unordered threads, arrays.
         self.loosely = not self.reasons.isdisjoint(("export", "graph", "threads"))
         self.threads = len(program.model.hosts) > 1 and not program.model.ranks
 
@@ -88,7 +87,7 @@ class Check:
         return kinds == {"array"} and all(re.search(rf"program\.py:{line}\b", named) for line in copies)
 
     def _is_known(self, race: Any) -> bool:
-        """Return True if the model has the reported race, or the race that caused it.
+        """Return True if the model contains the reported race, or the race that caused it.
 
         Streams may reuse memory that others have released, so a race for memory may be reported again there.
         """
@@ -102,7 +101,7 @@ class Check:
         return pair in known or carried or self.loosely
 
     def _unlike(self, run: Run) -> str:
-        """Return how the detector's verdict differs from the model's; "" if it does not."""
+        """Return the difference between the detector's verdict and the model's; "" if they agree."""
         found = run.certificate
         # A question that is answered by yes orders. What threads did in this run may order more than they always do.
         perhaps = "question" in self.reasons or self.threads
@@ -190,12 +189,12 @@ def deletions(program: Program) -> Iterator[tuple[Where, Program]]:
                 fewer = Program(without(program.steps, (at, within)))
                 if len(fewer.steps) == len(
                     program.steps
-                ):  # else it is a capture's, which cannot do without it
+                ):  # otherwise it belongs to a capture, which is invalid without it
                     yield (at, within), fewer
 
 
 def without(steps: tuple[Step, ...], place: Where) -> tuple[Step, ...]:
-    """Return steps less the one at a place."""
+    """Return the steps without the one at a position."""
     at = place[0]
     if len(place) == 1:
         return steps[:at] + steps[at + 1 :]

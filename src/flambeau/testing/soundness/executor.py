@@ -64,7 +64,7 @@ class Executor:
         return self._run(code, schedule, races, placement, record)
 
     def run_edited(self, edits: Iterable[Edit]) -> Run:
-        """Insert text into the program, for good, and run it with races on."""
+        """Insert text into the program permanently, and run it with race detection."""
         self._lines = apply_edits(self._lines, edits)
         self.source = "".join(self._lines)
         self._code = compile(self.source, FILE, "exec", dont_inherit=True)

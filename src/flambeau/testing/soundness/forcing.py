@@ -1,4 +1,4 @@
-"""`Forcing`: runs that turn a reported race into another outcome, or the reason why none does."""
+"""`Forcing`: runs that turn a reported race into a different outcome, or the reason why no run does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Forcing:
         self._known: dict[tuple[str, range], _Recorded] = {}
 
     def attempt(self, race: Any) -> str:
-        """Try to turn a reported race into another outcome.
+        """Try to turn a reported race into a different outcome.
 
         Returns:
             FORCED if a run printed other values. HIDDEN if no printed value depends on the order of the two steps.

@@ -40,7 +40,7 @@ FEATURES = frozenset(
 )
 
 
-_SETTINGS = {  # what programs of a theme begin with
+_SETTINGS = {  # the first steps of programs of a theme
     "autocast": [("weight", ("p", 3)), ("new", ("u", (8, 8), 5))],
     "gradients": [("weight", ("p", 3)), ("new", ("u", (8, 8), 5))],
     "training": [("weight", ("p", 3)), ("new", ("u", (8, 8), 5)), ("loss", ("loss0", "p", "u"))],
@@ -52,7 +52,7 @@ _SETTINGS = {  # what programs of a theme begin with
 
 
 class Generator:
-    """Builds one program. How careful it is, which streams and which kinds of steps it has is drawn once."""
+    """The builder of one program. It draws once which streams and steps the program has, and how careful it is."""
 
     def __init__(self, seed: int | str, features: frozenset[str] = FEATURES) -> None:
         self.rng = rng = random.Random(f"program {seed}")
@@ -62,7 +62,7 @@ class Generator:
         self.layout = rng.choices(
             ("one", "threads", "ranks"), (16, 2 * ("threads" in features), "ranks" in features)
         )[0]
-        self.streams = self._streams()  # of each host
+        self.streams = self._streams()  # the streams of each host
         alone = {
             "one": {"threads", "asking", "ranks"},
             "threads": {"ranks"},
@@ -131,11 +131,11 @@ class Generator:
         return self.draw.one(self.draw.streams)
 
     def _inner(self, block: Step, kind: Block) -> tuple[Step, ...]:
-        """Draw the steps of a block, each from the state that the block would leave without it."""
+        """Draw the steps of a block, each from the state that the block would leave without that step."""
         streams = [s for s in self.draw.streams if self.program.model.device_of[s] == 0] or ["main"]
         first: list[Step] = []
         last: list[Step] = []
-        if kind.captures:  # one stream, or two of which the second joins and is joined
+        if kind.captures:  # one stream, or two of which the second joins the capture and is joined again
             origin = block.arguments[1]
             others = [s for s in streams if s not in (origin, "main")][: self.rng.randrange(2)]
             streams = [origin, *others]
@@ -193,7 +193,7 @@ class Generator:
         self.draw.model = self.program.model
 
     def _order(self, race: Race, step: Step) -> None:
-        """Append a synchronization that orders a race's first node before the next step, unless there is one."""
+        """Append a synchronization that orders a race's first node before the next step, unless one exists."""
         model, rng = self.program.model, self.rng
         model.host = model.hosts[step.host]
         bit, later = 1 << race.first, step.stream

@@ -32,7 +32,7 @@ class Recorded:
 
 @operation
 class Loss(Operation):
-    """A sum of products; autograd keeps the factor that is not a parameter."""
+    """A sum of products, for which autograd saves the factor that is not a parameter."""
 
     weight = 3
     feature = "gradients"

@@ -111,7 +111,7 @@ class Autocast(Block):
 
 @operation
 class Linear(Operation):
-    """A product in lower precision: the parameter is cast once in each block, on the stream that is first to use it."""
+    """A product in lower precision. The parameter is cast once in each block, on the stream that uses it first."""
 
     weight = 0
 

@@ -193,7 +193,7 @@ def download(model: Model, to: View, given: View) -> None:
 
 @operation
 class ToHost(Operation):
-    """A copy into new pinned memory, which PyTorch takes for copies that do not block."""
+    """A copy into new pinned memory, which PyTorch allocates for non-blocking copies."""
 
     weight = 2
 

@@ -14,7 +14,7 @@ from flambeau.testing.soundness.generator import FEATURES, generate
 from flambeau.testing.soundness.programs import Program
 from flambeau.testing.soundness.steps import Step
 
-_TRIES = 400  # of fewer steps, in one shrinking
+_TRIES = 400  # the largest number of tries to remove steps when a program is shrunk
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Hunt:
             yield from self._without(program)
 
     def _without(self, program: Program) -> Iterator[Problem]:
-        """Delete synchronizations of a certified program, spread over it."""
+        """Check the verdict of a certified program after deleting one synchronization, for several of them."""
         every = list(deletions(program))
         step = max(-(-len(every) // self.deletions), 1) if self.deletions else 1
         for _, fewer in every[::step] if self.deletions else ():
@@ -112,11 +112,11 @@ class Hunt:
     # -- what it says -------------------------------------------------------------------------------------
     @property
     def summary(self) -> str:
-        """Return one line."""
+        """Return a summary in one line."""
         return summed_up([self.counts])
 
     def report(self, unforced: bool = False) -> str:
-        """Return the problems, each with its program; if asked for, reports that no run has turned into another
+        """Return the problems with their programs and, if requested, the reports that no run has turned into another
         outcome.
         """
         texts = [
@@ -133,7 +133,7 @@ def share_forced(counts: Counter[str]) -> float:
 
 
 def summed_up(hunts: Iterable[Mapping[str, int]]) -> str:
-    """Return the counts of hunts of one seed in a line."""
+    """Return the counts of several searches in one line."""
     n: Counter[str] = Counter()
     for counts in hunts:
         seed = counts["seed"]

@@ -81,7 +81,7 @@ class IndexFill(Changing):
 
 
 class ChangingFrom(Indexed):
-    """A step that changes the rows that an index names by those of a source."""
+    """A step that updates the rows that an index selects with the rows of a source."""
 
     reads = False
     dimensions: int | None = None

@@ -31,7 +31,7 @@ class Invalid(Exception):
 
 
 class Access(NamedTuple):
-    """A node's use of one life: which bytes, and whether it changes them."""
+    """A node's use of one allocation: the bytes, and whether the node changes them."""
 
     node: int
     mask: int
@@ -80,7 +80,7 @@ class Life:
 
 @dataclass(eq=False, slots=True)
 class ModelStorage:
-    """The memory that tensors share; `recorded` are streams that `record_stream` named."""
+    """The memory that tensors share. `recorded` contains the streams that `record_stream` named."""
 
     life: Life
     device: int  # -1: the CPU
@@ -118,7 +118,7 @@ class View:
 
     @property
     def is_ordinary(self) -> bool:
-        """Return True if any step may read and change it."""
+        """Return True if every kind of step may read and change the tensor."""
         return self.kind == "tensor" and not self.weight and self.values is None
 
     @property
@@ -157,7 +157,7 @@ class Graph:
     number: int
     origin: str
     nodes: list[tuple[list[tuple[Life, int, bool]], int, int]] = field(default_factory=list)
-    outer: list[Life] = field(default_factory=list)  # lives of the program that it uses
+    outer: list[Life] = field(default_factory=list)  # the program's allocations that the graph uses
     launched: int = 0  # bits of all nodes of earlier launches and of their predecessors
 
 
@@ -192,7 +192,7 @@ class Touch(NamedTuple):
 
 
 class Model:
-    """The state after the steps so far, with races and doubts.
+    """The state after the steps so far, with its races and uncertainties.
 
     Attributes:
         races: The unordered conflicting pairs, in the order of their second nodes.
@@ -239,8 +239,8 @@ class Model:
         self.changes: list[Touch] = []
         self.ranks = False
         self.meets = False
-        self.losses: dict[tuple[int, str], Any] = {}  # what autograd keeps, by host and name
-        self.works: list[ModelStorage] = []  # of collectives that were not waited for
+        self.losses: dict[tuple[int, str], Any] = {}  # the values that autograd saves, by host and name
+        self.works: list[ModelStorage] = []  # the works of collectives that the program has not waited for
         self.recorders: dict[
             str, list[tuple[Host, int]]
         ] = {}  # by event: who used it since its record, itself first
@@ -263,7 +263,7 @@ class Model:
         return Touch(what, self.host, self.host.calls, self.line)
 
     def _depends_on_timing(self, question: Touch) -> bool:
-        """Return whether a change by another host is ordered neither before the question nor after it."""
+        """Return True if a change by another host is ordered neither before the query nor after it."""
         running = [host for host in self.hosts.values() if host.number and not host.ended]
         ends = [Touch("thread", host, host.calls, None) for host in running]
         return any(
@@ -288,7 +288,7 @@ class Model:
         return view
 
     def bind(self, name: str, view: View) -> None:
-        """Bind a name to another tensor. The former one then loses a reference."""
+        """Bind a name to another tensor, so that the former tensor loses a reference."""
         view.storage.refs += 1
         before = self.host.names.get(name)
         self.host.names[name] = view
@@ -387,7 +387,7 @@ class Model:
             self.copies.add(len(self.before) - 1)
 
     def used_by_host(self, stream: str) -> None:
-        """Record that this host issues work to a stream. Other hosts that do must be ordered with it."""
+        """Record that this host enqueues work on a stream. Hosts that do so must be ordered with each other."""
         if not self.is_in_order(self.users.get(stream)):
             self.withheld.add("threads")
         self.users[stream] = (self.host, self.line)
@@ -452,13 +452,11 @@ class Model:
                             yield Race(old.node, new.node, "reuse")
 
     def _may_reuse(self, later: Life, ended: Life) -> bool:
-        """Return True if an allocation may get the memory of an ended one, because it was requested after the
-        release.
-        """
+        """Return True if an allocation may reuse the memory of a freed one, because it was requested after the free."""
         return later is not ended and (ended.freed < later.born or not ended.after >> later.line & 1)
 
     def _meetings(self, ended: Life, later: Life) -> Iterator[Race]:
-        """Return the accesses of two lifetimes that nothing orders, in the order of one run."""
+        """Return the accesses of two allocations that no synchronization orders, in the order of one run."""
         for old in ended.accesses:
             for new in later.accesses:
                 first, second = sorted((old, new))
@@ -500,7 +498,7 @@ class Model:
         self.host.known |= known
 
     def is_alone(self) -> bool:
-        """Return True if no other host uses this one's devices now."""
+        """Return True if no other host uses this host's devices now."""
         return self.ranks or all(host.ended or host is self.host for host in self.hosts.values())
 
     def synchronize(self, device: int) -> None:
@@ -552,7 +550,7 @@ class Model:
 
 
 def need(condition: object) -> None:
-    """Raise Invalid unless a condition holds."""
+    """Raise Invalid unless a condition is true."""
     if not condition:
         raise Invalid
 
@@ -567,7 +565,7 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @lru_cache(1 << 12)
 def byte_mask(offset: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int:
-    """Return the bytes that a strided layout touches, one bit for each."""
+    """Return the bytes that a strided layout touches, as an int with one bit for each byte."""
     if strides == contiguous_strides(shape):
         return ((1 << int(np.prod(shape)) * itemsize) - 1) << offset * itemsize
     places = np.full((), offset)

@@ -114,7 +114,7 @@ class SynchronizeDevice(Synchronization):
 
 @operation
 class Busy(Operation):
-    """A step that keeps a stream busy for a while, so that usual schedules choose an unusual order."""
+    """A step that keeps a stream busy for a while, so that schedules by time choose an unusual order."""
 
     weight = 3
 

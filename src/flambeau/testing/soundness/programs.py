@@ -12,7 +12,7 @@ from flambeau.testing.soundness.order_steps import EVENTS
 from flambeau.testing.soundness.steps import OPERATIONS, Block, Step
 
 STREAMS = {"main": 0, "s1": 0, "s2": 0, "s3": 0, "peer": 1, "t1": 1}  # by name: device
-_GROUPS = {"group0": 0, "group1": 1}  # those of the ranks' process group
+_GROUPS = {"group0": 0, "group1": 1}  # the groups of streams of the ranks' process group
 _CREATED = {
     "main": "torch.cuda.default_stream(0)",
     "s1": "torch.cuda.Stream(0)",
@@ -132,7 +132,7 @@ class Program:
 
 
 def _of_threads(program: Program, after: Mapping[int, str]) -> list[Line]:
-    """Return the lines of one host, and of the thread that it starts, if it does."""
+    """Return the lines of one host, followed by those of the thread that it starts, if there is one."""
     hosts = program.model.hosts
     if len(hosts) == 1:
         return [

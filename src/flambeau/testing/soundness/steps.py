@@ -15,8 +15,8 @@ SLOTS = ("x", "y", "z", "u", "v", "w")  # names of tensors on devices
 INDEX_SLOTS = ("i", "j")
 WEIGHT_SLOTS = ("p", "q")
 GRAPH_SLOTS = ("graph0", "graph1")
-HOST_SLOTS = ("h", "g")  # of pinned memory
-ARRAY_SLOTS = ("a", "b")  # of NumPy arrays
+HOST_SLOTS = ("h", "g")  # slots of pinned memory
+ARRAY_SLOTS = ("a", "b")  # slots of NumPy arrays
 
 
 class Step(NamedTuple):
@@ -42,7 +42,7 @@ class Draw:
 
     def __init__(self, rng: random.Random, model: Model, features: frozenset[str]) -> None:
         self.rng, self.model, self.features = rng, model, features
-        self.streams: Sequence[str] = ()  # those of the host that is drawn for
+        self.streams: Sequence[str] = ()  # the streams of the host for which steps are drawn
         self._last = 12
 
     def one(self, options: Sequence[_T]) -> _T:
@@ -113,7 +113,7 @@ class Operation:
         return (step.host,)
 
     def source_of(self, host: int, *arguments: Any) -> str:
-        """Return the statement of one of them."""
+        """Return the statement for one step of this operation."""
         return self.source(*arguments)
 
 

@@ -12,7 +12,9 @@ LARGE = (270_000,)  # elements: more than 1 MiB
 
 
 def apart(target: View, *sources: View) -> None:
-    """Require a target without elements that share memory, and sources that are the target or share none with it."""
+    """Require that elements of the target do not share memory, and that sources are the target or share none with
+    it.
+    """
     need(not target.expanded)
     for source in sources:
         need(source.same_place(target) or not source.overlaps(target))
@@ -172,7 +174,7 @@ class Keep(Creation):
 
 @operation
 class Update(Operation):
-    """Two in-place changes of one kind, which commute only with each other."""
+    """Two in-place changes of one kind. Such changes commute only with each other."""
 
     weight = 9
 

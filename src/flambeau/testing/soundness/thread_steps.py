@@ -144,8 +144,8 @@ class WaitForFlag(HandOver):
 
 @operation
 class Ask(HandOver):
-    """A step that reads a state which the other thread may change; the result depends on timing if nothing orders the
-    two.
+    """A step that reads a state that the other thread may change. Without synchronization the result depends on
+    timing.
     """
 
     weight = 1

@@ -1,4 +1,4 @@
-"""`is_visible`: whether the order of two nodes can change what a program prints, according to the model.
+"""`is_visible`: a check whether the order of two nodes can change what a program prints, according to the model.
 
 Values are symbols: a written value is named by its node and the symbols that the node read. Two orders that leave the
 same symbols leave the same bits. Orders that leave different symbols may still leave the same bits.
@@ -24,7 +24,7 @@ def is_visible(model: Model, race: Race) -> bool:
 
 
 def _alias(model: Model, race: Race) -> dict[Life, Life]:
-    """Give the later allocation of a reuse the address of the earlier one."""
+    """Return a map that gives the later allocation of a reuse the memory of the earlier one."""
     if race.kind != "reuse":
         return {}
     for life, _, _ in model.uses[race.first]:
