@@ -20,7 +20,7 @@ class Constraint:
     event_dim: Any = 0
 
     def check(self, value: Tensor) -> Tensor:
-        """Return where a tensor is inside: bools, without its last `event_dim` dimensions."""
+        """Return a mask that is True for valid values. It lacks the last `event_dim` dimensions of the tensor."""
         raise NotImplementedError
 
     def __repr__(self) -> str:

@@ -288,7 +288,7 @@ class CatTransform(_PartTransform):
 
     @property
     def length(self) -> int:
-        """Return the size of all parts together."""
+        """Return the sum of the sizes of all parts."""
         return sum(self.lengths)
 
     def with_cache(self, cache_size: int = 1) -> Transform:

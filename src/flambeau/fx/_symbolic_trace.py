@@ -538,7 +538,9 @@ def _take_all_by_position(function: types.FunctionType, count: int) -> types.Fun
 
 
 def _read_annotation(function: types.FunctionType, name: str) -> Any:
-    """Return a parameter's annotation. Flambeau's own are texts, which are resolved."""
+    """Return a parameter's annotation. Annotations of Flambeau's functions are strings, which this function
+    evaluates.
+    """
     found = function.__annotations__.get(name)
     package = (function.__module__ or "").partition(".")[0]
     if not isinstance(found, str) or package not in ("flambeau", "torch"):

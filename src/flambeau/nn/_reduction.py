@@ -18,7 +18,7 @@ def get_enum(reduction: str) -> int:
 
 
 def legacy_get_string(size_average: bool | None, reduce: bool | None, emit_warning: bool = True) -> str:
-    """Return the reduction that the deprecated arguments of a loss ask for.
+    """Return the reduction that the deprecated arguments of a loss select.
 
     Args:
         size_average: False for the sum instead of the mean.

@@ -50,7 +50,7 @@ class _StanceInUse:
 
 
 def exchange_stance(stance: DynamoStance) -> DynamoStance:
-    """Set the stance and return the one before."""
+    """Set the stance and return the previous one."""
     before, _StanceInUse.stance = _StanceInUse.stance, stance
     return before
 
@@ -109,7 +109,7 @@ def _decorate(model: Any, arguments: dict[str, Any]) -> Any:
 
 
 def find_innermost(fn: Any) -> Any:
-    """Return the function or module that a compiled or disabled one runs; others as they are."""
+    """Return the function or module that a compiled or disabled one runs; other objects unchanged."""
     while (
         hasattr(fn, "_torchdynamo_orig_callable") and getattr(fn, "_torchdynamo_wrapper_id", None) == id(fn)
     ):  # fmt: skip
@@ -166,7 +166,7 @@ class CompileContext:
         return self._wrap_function(fn)
 
     def _collects(self) -> bool:
-        """Return True if calls collect launches. Backends that only PyTorch has, or the program's own, run eagerly."""
+        """Return True if calls collect launches. Backends of PyTorch or of the program run functions eagerly."""
         return (
             self.backend == "inductor"
             and _StanceInUse.stance.stance != "force_eager"

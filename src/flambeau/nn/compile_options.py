@@ -57,7 +57,7 @@ class InvalidBackend(TorchDynamoException):
 
 
 def list_mode_options(mode: str | None = None, dynamic: bool | None = None) -> dict[str, Any]:
-    """Return the settings that a mode of `torch.compile` stands for; without a mode, those of all modes.
+    """Return the options that a mode of `torch.compile` selects; without a mode, those of all modes.
 
     Raises:
         RuntimeError: If there is no such mode.

@@ -22,7 +22,7 @@ _CONTAINERS: dict[str, Callable[[Any], Any]] = {"set": set, "tuple": tuple}
 
 @cache
 def settings_of(name: str) -> CompilerSettings:
-    """Return the settings of one module of PyTorch's.
+    """Return the settings of one of PyTorch's modules.
 
     Args:
         name: "torch._dynamo.config", "torch._inductor.config" or "torch.compiler.config".
@@ -81,7 +81,7 @@ class CompilerSettings:
         return self, key
 
     def type_of(self, key: str) -> type | None:
-        """Return the class that values of a setting must have; None if PyTorch does not check them."""
+        """Return the class that values of a setting must have; None if PyTorch does not check it."""
         return _TYPES.get(self._types[key])
 
     def copy(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class CompilerSettings:
 
 
 def _default(value: Any) -> Any:
-    """Return a default of the table, where `{"set": [...]}` stands for a set."""
+    """Return a default of the table, in which `{"set": [...]}` represents a set."""
     if isinstance(value, dict) and value.keys() & _CONTAINERS.keys():
         ((kind, items),) = value.items()
         return _CONTAINERS[kind](items)

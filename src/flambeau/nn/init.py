@@ -91,7 +91,7 @@ def trunc_normal_(
     b: float = 2.0,
     generator: Generator | None = None,
 ) -> Tensor:
-    """Fill a tensor with normal numbers, each drawn again until it lies in [a, b]."""
+    """Fill a tensor with normal numbers. A number outside of [a, b] is drawn again."""
     if mean < a - 2 * std or mean > b + 2 * std:
         warn_program(
             "mean is more than 2 std from [a, b] in nn.init.trunc_normal_. "
@@ -124,7 +124,7 @@ def _redraw_normal(
 def _redraw_uniform(
     target: Tensor, mean: float, std: float, a: float, b: float, generator: Generator | None
 ) -> None:
-    """Draw uniform numbers and keep them with the normal density, for bounds that few normal numbers reach."""
+    """Draw uniform numbers and accept them with the normal density, for bounds within which few normal numbers lie."""
     peak = -0.5 * ((max(a, min(mean, b)) - mean) / std) ** 2
 
     def is_rejected(drawn: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ def zeros_(tensor: Tensor) -> Tensor:
 
 
 def eye_(tensor: Tensor) -> Tensor:
-    """Fill a matrix with the identity, so that a linear layer passes on as many inputs as it can.
+    """Fill a matrix with the identity, so that a linear layer preserves as many inputs as possible.
 
     Raises:
         ValueError: If the tensor does not have 2 dimensions.
@@ -172,7 +172,7 @@ def eye_(tensor: Tensor) -> Tensor:
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """Fill a kernel with the Dirac delta, so that each group of a convolution passes on as many channels as it can.
+    """Fill a kernel with the Dirac delta, so that each group of a convolution preserves as many channels as possible.
 
     Raises:
         ValueError: If the tensor does not have 3 to 5 dimensions, or `groups` does not divide the first.
@@ -263,7 +263,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = N
     drawn = target.new_empty((rows, target.numel() // rows)).normal_(0, 1, generator=generator)
     wide = drawn.shape[0] < drawn.shape[1]
     q, r = linalg_qr(drawn.t() if wide else drawn)
-    q = q * r.diagonal().sign()  # makes q uniform among the orthogonal matrices
+    q = q * r.diagonal().sign()  # makes q uniformly distributed among the orthogonal matrices
     target.view(drawn.shape).copy_(q.t() if wide else q).mul_(gain)
     return tensor
 

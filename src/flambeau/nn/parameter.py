@@ -213,7 +213,7 @@ class UninitializedTensorMixin:
         )
 
     def _again(self) -> tuple[Any, tuple[Any, ...]]:
-        """Return what makes another one."""
+        """Return the class and the arguments that create an equal object."""
         return type(self), (self.requires_grad, self.device, self.dtype)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

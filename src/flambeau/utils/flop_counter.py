@@ -156,7 +156,7 @@ def sdpa_flop_count(query_shape: Shape, key_shape: Shape, value_shape: Shape) ->
 def sdpa_flop(
     query_shape: Shape, key_shape: Shape, value_shape: Shape, *args: Any, out_shape: Any = None, **kwargs: Any
 ) -> int:
-    """Count attention."""
+    """Return the number of floating-point operations of attention."""
     return sdpa_flop_count(query_shape, key_shape, value_shape)
 
 

@@ -14,7 +14,9 @@ __all__ = ["SDPBackend", "sdpa_kernel"]
 
 
 class SDPBackend(Enum):
-    """PyTorch's kernels. FLASH_ATTENTION and EFFICIENT_ATTENTION are Flambeau's one kernel, MATH is products."""
+    """PyTorch's kernels. Flambeau has one kernel for FLASH_ATTENTION and EFFICIENT_ATTENTION; MATH is matrix
+    products.
+    """
 
     ERROR = -1
     MATH = choice.MATH

@@ -45,7 +45,7 @@ class AuxRequest(NamedTuple):
 
 
 class AuxOutput(NamedTuple):
-    """The additional results that an `AuxRequest` requested; None for others."""
+    """The additional results that an `AuxRequest` requested; None for those that it did not request."""
 
     lse: Tensor | None = None
     max_scores: Tensor | None = None
@@ -107,7 +107,7 @@ class BlockMask:
         return math.prod(self.shape)
 
     def to_dense(self) -> Tensor:
-        """Return 1 for each wholly or partly unmasked block, 0 for others."""
+        """Return 1 for each block that is wholly or partly unmasked, 0 for other blocks."""
         dense = _dense(self.kv_num_blocks, self.kv_indices)
         if self.full_kv_num_blocks is not None:
             dense = dense | _dense(self.full_kv_num_blocks, self.full_kv_indices)
@@ -141,7 +141,7 @@ def _dense(counts: Any, indices: Any) -> Any:
 
 
 def _list_blocks(blocks: Any) -> tuple[Tensor, Tensor]:
-    """Return how many blocks of each row are set, and the indices of all, those that are set first."""
+    """Return the number of blocks of each row that are set, and the indices of all blocks, those that are set first."""
     blocks = blocks.to(int32)
     indices = functions["argsort"](blocks, dim=-1, descending=True, stable=True)
     return blocks.sum(-1).to(int32).contiguous(), indices.to(int32).contiguous()
@@ -306,7 +306,7 @@ def _of_elements(mod: Callable[..., Any], shape: Any, *values: Any) -> Any:
 
 
 def _probes(shape: Any) -> list[tuple[int, ...]]:
-    """Return the places of a few elements: the first, the last and one in the middle."""
+    """Return the positions of a few elements: the first, the last and one in the middle."""
     if not math.prod(shape):
         return []
     return [(0,) * len(shape), tuple([n // 2 for n in shape]), tuple([n - 1 for n in shape])]
@@ -322,7 +322,7 @@ def noop_mask(batch: Tensor, head: Tensor, token_q: Tensor, token_kv: Tensor) ->
 
 
 def or_masks(*mask_mods: Mask) -> Mask:
-    """Return the mask function that is True where one of these is.
+    """Return the mask function that is True where one of these mask functions is True.
 
     Raises:
         RuntimeError: One of them cannot be called.

@@ -84,7 +84,7 @@ def _dim(name: str, dim: int | None, ndim: int, stacklevel: int) -> int:
     """Return the dim that PyTorch chooses if there is none, with its warning."""
     if dim is not None:
         return dim
-    index(stacklevel)  # TypeError if the warning could not use it
+    index(stacklevel)  # raises TypeError for a value that the warning could not use
     warn_program(
         f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an argument.",
         UserWarning,

@@ -229,7 +229,7 @@ def _check_heads(query: Tensor, key: Tensor, value: Tensor, wanted: int, heads: 
 
 
 def _project(inputs: tuple[Tensor, ...], weights: Any, bias: Given) -> Sequence[Tensor]:
-    """Return the projections of query, key and value; of the same tensor by one product."""
+    """Return the projections of query, key and value. If they are one tensor, one product computes all."""
     query, key, value = inputs
     if isinstance(weights, Tensor) and query is key is value:
         parts: Sequence[Tensor] = linear(query, weights, bias).chunk(3, -1)

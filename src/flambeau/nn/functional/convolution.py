@@ -75,7 +75,9 @@ def _bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | Non
 
 
 def ints(value: Any, ndim: int, name: str, argument: str) -> Ints:
-    """Return one int for each spatial dimension, from one for all or a sequence. Raises RuntimeError, TypeError."""
+    """Return one int for each spatial dimension, from one int for all or from a sequence. Raises RuntimeError,
+    TypeError.
+    """
     if value.__class__ is tuple and [*map(type, value)] == [int] * ndim:
         return value
     one = value if value.__class__ is int else int_or_none(value)
@@ -117,7 +119,7 @@ def _geometry(stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Geome
 
 
 def _require_31_bits(how: Geometry) -> Geometry:
-    """Return a geometry whose numbers fit in 31 bits, as cuDNN requires. Raises RuntimeError for larger ones.
+    """Return a geometry after checking that its numbers fit in 31 bits, as cuDNN requires. Raises RuntimeError.
 
     Only the stride of windows may be larger: one window fits in each dimension, as with the largest number of 31 bits.
     """
@@ -221,7 +223,7 @@ def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tenso
 
 def _pair(value: Any, name: str) -> Ints:
     if isinstance(value, Tensor):
-        value = [*value]  # as PyTorch, which iterates over it
+        value = [*value]  # as in PyTorch, which iterates over the value
     pair = ints(value, 2, "unfold", name)
     if isinstance(value, Sequence) and len(value) != 2:
         raise RuntimeError(f"It is expected {name} equals to 2, but got size {len(value)}")

@@ -42,16 +42,19 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     first, second = (
         x.expand(shape) if x.dtype.is_floating_point else x.to(kind).expand(shape) for x in (x1, x2)
     )
-    lengths = [_length(x, dim, eps) for x in (first, second)]  # each in its own dtype, as PyTorch
+    # each norm is computed in its input's dtype, as in PyTorch
+    lengths = [_length(x, dim, eps) for x in (first, second)]
     return ((first / lengths[0]) * (second / lengths[1])).sum(dim)
 
 
 def _length(x: Tensor, dim: int, eps: float) -> Tensor:
-    """Return the norm along `dim`, at least `eps`. As in PyTorch, the gradient below `eps` is that of the norm."""
+    """Return the norm along `dim`, at least `eps`. As in PyTorch, the gradient does not depend on whether `eps`
+    applies.
+    """
     length: Tensor = norm(x, 2, dim, True)
     if not length.requires_grad:
         return length.clamp_min(eps)
-    length = length.clone()  # the norm's gradient needs its own result
+    length = length.clone()  # a copy, because the norm's gradient needs the norm unchanged
     with no_grad():
         return length.clamp_min_(eps)
 

@@ -112,7 +112,7 @@ def _pool(
                 f"{name}(): output_size must not be negative and kernel_size must be positive, but got output {axis} "
                 f"{count} and kernel {axis} {window}"
             )
-        if count + window > size + (ndim == 2):  # PyTorch leaves one place more in three dimensions
+        if count + window > size + (ndim == 2):  # in three dimensions PyTorch allows one position more
             raise RuntimeError(f"{name}(): pool {axis} {window} too large relative to input {axis} {size}")
     refuse_gradient(name, "random_samples", samples)
     if samples is None:

@@ -16,7 +16,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class ScalingType(Enum):
-    """Which elements of a matrix share a scale."""
+    """The part of a matrix whose elements share a scale."""
 
     TensorWise = 0
     RowWise = 1
@@ -27,7 +27,7 @@ class ScalingType(Enum):
 
 
 class SwizzleType(Enum):
-    """In which order scales lie in memory."""
+    """The order of scales in memory."""
 
     NO_SWIZZLE = 0
     SWIZZLE_32_4_4 = 1
@@ -48,7 +48,7 @@ def grouped_mm(
     bias: Tensor | None = None,
     out_dtype: dtype | None = None,
 ) -> Tensor:
-    """Return the products of groups of a matrix's rows or columns, as layers of experts compute them.
+    """Return the products of groups of a matrix's rows or columns, as mixture-of-experts layers compute them.
 
     With two matrices of three dimensions, the groups are their first dimension. A matrix of two dimensions is divided
     at `offs`, which the host reads: rows of `mat_a`, columns of `mat_b`, or both at their common dimension.

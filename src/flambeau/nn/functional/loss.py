@@ -34,7 +34,7 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 
 
 def reduction_of(size_average: bool | None, reduce: bool | None, reduction: str, function: str = "") -> str:
-    """Return the reduction asked for.
+    """Return the reduction that the arguments request.
 
     Args:
         size_average: An older argument that chooses a reduction, as `reduce` does.
@@ -64,7 +64,7 @@ def _reduce(loss: Tensor, mode: str) -> Tensor:
 
 
 def _loss(op: Op, args: Sequence[Any], mode: str) -> Tensor:
-    """Return an elementwise loss, reduced: as in PyTorch, one autograd node."""
+    """Return an elementwise loss, reduced. As in PyTorch, it is one autograd node."""
     if interception.count and dispatch.is_shown(args):
         return dispatch.compose("loss", op.name, args, mode)  # type: ignore[no-any-return]
     if mode == "none" or not wants_node(args):
@@ -93,7 +93,7 @@ class _OfReduced:
 
 
 class _ReducedLoss(Composite):
-    """The mean or sum of an elementwise loss, as one node."""
+    """The autograd node of the mean or sum of an elementwise loss."""
 
     op: Any
     mode: str

@@ -1,4 +1,4 @@
-"""The forms that the torch namespace has under names of torch.nn.functional, with its own arguments.
+"""Functions of torch.nn.functional that the torch namespace has too, with other arguments.
 
 Their order differs, and losses take a number for the reduction: 0 none (as PyTorch has it by default here), 1
 mean, 2 sum.

@@ -27,7 +27,7 @@ Given = Tensor | None
 
 
 def _present(name: str, weight: Given, bias: Given = None) -> tuple[list[Tensor], tuple[bool, bool]]:
-    """Return those of weight and bias that are not None, and a flag for each."""
+    """Return the list of weight and bias without those that are None, and a flag for each."""
     more = []
     if weight is not None:
         more.append(require_tensor(weight, name, "weight", 3))
@@ -90,7 +90,7 @@ def _batch_norm(
 
 
 def _per_channel(input: Tensor) -> int:
-    """Return the number of values of each channel. Raises ValueError for one value, whose variance is meaningless."""
+    """Return the number of values of each channel. Raises ValueError for one value, whose variance is undefined."""
     shape = require_tensor(input, "batch_norm").shape
     count = shape[0]
     for n in shape[2:]:
@@ -171,7 +171,7 @@ def _require_sequence(shape: Any) -> Sequence[Any]:
 
 
 def _count_normalized_dims(input: Tensor, shape: IntTuple) -> int:
-    """Return how many dimensions `shape` has, the last ones of the input."""
+    """Return the number of dimensions in `shape`, which must be the last ones of the input."""
     if _require_sequence(shape) and isinstance(shape[0], bool):
         ints_of(shape, "layer_norm", "normalized_shape", 2)  # raises TypeError
     wanted = [index(n) for n in shape]

@@ -161,9 +161,7 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
 
 
 def _reshape_in_format(input: Tensor, split: Tensor, shape: Any) -> Tensor:
-    """Return `split` in this shape. PyTorch's kernels for CPUs keep `channels_last`, of which there are none for
-    GPUs.
-    """
+    """Return `split` in this shape. As in PyTorch, the result keeps `channels_last` on the CPU but not on GPUs."""
     found = split.reshape(shape)
     if not (input.meta.channels_last and input.meta.device.type != "cuda"):
         return found

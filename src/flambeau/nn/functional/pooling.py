@@ -258,7 +258,7 @@ lp_pool3d = _lp(3, "lp_pool3d", avg_pool3d, max_pool3d)
 
 
 def _target(x: Any, size: Any, ndim: int, name: str) -> Ints:
-    """Return the output size; None in `size` keeps the input's size."""
+    """Return the output size. None in `size` keeps the input's size."""
     one = int_or_none(size) if ndim == 1 or isinstance(size, int) else None
     if one is not None:
         return (one,) * ndim

@@ -62,8 +62,8 @@ class Steps:
         return parts
 
     def before(self, out: Tensor, first: Tensor) -> Tensor:
-        """Return the state before each row's step, where `out` is that after it and `first` that before the first
-        one.
+        """Return the state before each row's step. `out` is the state after it, `first` the state before the first
+        step.
         """
         if self.even:
             rest = out.shape[0] - first.shape[0]
@@ -120,7 +120,7 @@ def _product_into(out: Tensor, a: Tensor, b: Tensor, added: Given = None) -> Ten
 
 
 def _shares(mode: str, x: Tensor, w_ih: Tensor, b_ih: Given, b_hh: Given) -> Tensor:
-    """Return the input's share of all gates, with the biases: a GRU's state has its own bias."""
+    """Return the input's contribution to all gates, with the biases. A GRU adds the bias of the state separately."""
     bias = b_ih if mode == "GRU" or b_ih is None else b_ih + b_hh
     return _product(x, w_ih.t(), bias)
 

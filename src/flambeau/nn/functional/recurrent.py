@@ -99,7 +99,7 @@ def _layers(
     """Run all layers. Each receives the outputs of the layer below, both directions side by side."""
     states, cells = _states(mode, hx)
     if autocast.threads:
-        rule = LOWER_ON_CUDA if mode == "GRU" else LOWER  # PyTorch's RNN is made of linear maps
+        rule = LOWER_ON_CUDA if mode == "GRU" else LOWER  # PyTorch composes RNNs of linear functions
         data, *tensors = autocast.cast(rule, data, *states, *cells, *params)
         count = len(states)
         states, cells, params = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
@@ -136,7 +136,7 @@ def _states(mode: str, hx: Any) -> tuple[Sequence[Tensor], Sequence[Given]]:
 
 
 def _weights(params: Sequence[Tensor], has_biases: bool) -> tuple[Given, ...]:
-    """Return w_ih, w_hh, b_ih, b_hh and the projection; None for missing ones."""
+    """Return w_ih, w_hh, b_ih, b_hh and the projection; None for those that are missing."""
     products, rest = tuple(params[:2]), tuple(params[2:])
     biases = rest[:2] if has_biases else (None, None)
     projection = rest[2:] if has_biases else rest

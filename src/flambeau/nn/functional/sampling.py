@@ -234,7 +234,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
 
 
 def _places(n: int, align: bool, like: Tensor, axis: int, dims: int) -> Tensor:
-    """Return n places over [-1, 1] along one axis: from edge to edge, or the middles of n parts."""
+    """Return n positions in [-1, 1] along one axis: from edge to edge, or the centres of n parts."""
     if n == 1:
         at = creation.zeros(1, dtype=like.dtype, device=like.device)
     else:

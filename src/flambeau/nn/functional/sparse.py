@@ -157,7 +157,7 @@ def embedding_bag(
 
 
 def _bags(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Tensor, Tensor, int]:
-    """Return all indices in one dimension, the bag of each, and how many bags there are."""
+    """Return all indices in one dimension, the bag of each index, and the number of bags."""
     if input.dim() == 2:
         if offsets is not None:
             raise ValueError(

@@ -102,7 +102,7 @@ class _BatchNorm(_NormBase):
         )
 
     def _count_batch(self) -> float:
-        """Count this batch, if it is one of training; how far the running statistics move."""
+        """Count this batch if the module is training. Returns the share with which it enters the running statistics."""
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             if self.momentum is None:  # the mean over all batches
@@ -170,7 +170,7 @@ class SyncBatchNorm(_BatchNorm):
         )  # fmt: skip
 
     def _group(self, input: Tensor) -> Any:
-        """Return the group, if there are several ranks in it."""
+        """Return the process group, if it has several ranks."""
         room = sys.modules.get("flambeau.distributed.world")
         default = None if room is None else room.world().default
         if default is None:

@@ -132,7 +132,7 @@ class Sequential(_Row):
             raise ValueError(f"Non-positive multiplication factor {other} for {type(self)}")
 
     def insert(self, index: int, module: Module) -> Any:
-        """Add a module before the one at `index`. Returns itself.
+        """Insert a module before the one at `index`. Returns the container.
 
         Raises:
             IndexError: If the index is out of range.
@@ -155,7 +155,7 @@ class Sequential(_Row):
 
 
 class ModuleList(_Row):
-    """Modules in a list. They are submodules, as those of a plain list would not be."""
+    """A list of modules. They are registered as submodules, unlike the modules in a plain list."""
 
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ class ModuleDict(Module):
         self._modules.clear()
 
     def pop(self, key: str) -> Any:
-        """Take one out."""
+        """Remove and return a module."""
         return self._modules.pop(key)
 
     def keys(self) -> Any:
@@ -331,7 +331,7 @@ class ParameterList(Module):
         return self.extend(parameters)
 
     def append(self, value: Any) -> Any:
-        """Add one at the end. Returns itself."""
+        """Append a module. Returns the list."""
         self._size += 1
         self[self._size - 1] = value
         return self
@@ -399,7 +399,7 @@ class ParameterDict(Module):
         return key in self._keys
 
     def copy(self) -> ParameterDict:
-        """Return another one with the same parameters."""
+        """Return another dict with the same parameters."""
         return ParameterDict(OrderedDict(self.items()))
 
     def setdefault(self, key: str, default: Any = None) -> Any:
@@ -414,13 +414,13 @@ class ParameterDict(Module):
             del self[key]
 
     def pop(self, key: str) -> Any:
-        """Take one out."""
+        """Remove and return a parameter."""
         value = self[key]
         del self[key]
         return value
 
     def popitem(self) -> tuple[str, Any]:
-        """Take the last one out."""
+        """Remove and return the last key and parameter."""
         key, _ = self._keys.popitem()
         self._keys[key] = None
         return key, self.pop(key)

@@ -1,4 +1,4 @@
-"""Dimensions to one and back."""
+"""Modules that merge dimensions into one, and split one into several."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Flatten(Module):
-    """The dimensions from `start_dim` to `end_dim` as one; by default all but the first."""
+    """Merges the dimensions from `start_dim` to `end_dim`; by default all except the first."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()

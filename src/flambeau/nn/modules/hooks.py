@@ -1,4 +1,4 @@
-"""Hooks of modules: handles, those of all modules, and a call of a module that has some.
+"""Hooks of modules: their handles, the hooks of all modules, and the call of a module that has hooks.
 
 Owner of the hooks of all modules (`register_module_*`).
 """
@@ -65,7 +65,9 @@ def register_module_parameter_registration_hook(hook: Hook) -> RemovableHandle:
 
 
 def register_module_buffer_registration_hook(hook: Hook) -> RemovableHandle:
-    """Call `hook(module, name, buffer)` when any module registers a buffer; its result replaces the buffer."""
+    """Call `hook(module, name, buffer)` when any module registers a buffer. If the hook returns a value, it replaces
+    the buffer.
+    """
     return put(everywhere.of_buffers, hook)
 
 
@@ -149,7 +151,7 @@ def call_with_hooks(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any
 def _before(
     module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments as the pre-hooks leave them."""
+    """Return the arguments after the pre-hooks have changed them."""
     for key, hook in (*everywhere.forward_pre.items(), *module._forward_pre_hooks.items()):
         if key in module._forward_pre_hooks_with_kwargs:
             both = hook(module, args, kwargs)
@@ -168,7 +170,7 @@ def _before(
 
 
 def _forward_hooks(module: Module) -> Iterator[tuple[int, Hook, bool, bool]]:
-    """Return (id, hook, takes keyword arguments, is called after an exception too)."""
+    """Return (id, hook, takes keyword arguments, is also called after an exception)."""
     for key, hook in tuple(everywhere.forward.items()):
         yield key, hook, key in everywhere.forward_with_kwargs, key in everywhere.forward_always_called
     for key, hook in tuple(module._forward_hooks.items()):
@@ -183,7 +185,7 @@ def _forward_hooks(module: Module) -> Iterator[tuple[int, Hook, bool, bool]]:
 def _call_those_always_called(
     module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], called: set[int]
 ) -> None:
-    """After an exception: the hooks that run anyway, with None as output; their own exceptions are only warned of."""
+    """Call the hooks that run even after an exception, with None as output. Their exceptions become warnings."""
     for key, hook, with_kwargs, always in _forward_hooks(module):
         if not always or key in called:
             continue
@@ -244,7 +246,7 @@ class _Watch:
         self._grad_outputs: tuple[Any, ...] | None = None
 
     def watch_inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the arguments, with a node around them."""
+        """Return the arguments with an autograd node around them."""
         self._input_count = len(args)
         args, places, node = _mark(args)
         if node is not None:
@@ -318,8 +320,9 @@ class _Watch:
 
 
 def _mark(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int], Any]:
-    """Return the values with one node around all tensors, the tensors' positions, and the node (None if none needs
-    gradients).
+    """Return the values with one autograd node around all tensors, the tensors' positions, and the node.
+
+    The node is None if no tensor requires a gradient.
     """
     places = [i for i, x in enumerate(values) if isinstance(x, Tensor)]
     if not (mode.recording and any(values[i].requires_grad for i in places)):

@@ -1,4 +1,4 @@
-"""Modules that take a shape from their first input."""
+"""Modules that infer a shape from their first input."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LazyModuleMixin(Module if TYPE_CHECKING else object):
     def _infer_parameters(
         self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
-        """Before the first forward of `module`, this one or its copy."""
+        """Initialize the parameters before the first forward of `module`, which is this module or a copy."""
         module.initialize_parameters(*args, **(kwargs or {}))
         if module.has_uninitialized_params():
             raise RuntimeError(f"module {self._get_name()} has not been fully initialized")

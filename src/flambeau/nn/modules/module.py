@@ -121,7 +121,7 @@ class Module(Stateful):
     # -- registering ------------------------------------------------------------------------------------
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Add a tensor that is not a parameter. If not `persistent`, it is left out of the state.
+        """Add a tensor that is not a parameter. Unless `persistent`, the state dict lacks it.
 
         Raises:
             KeyError: If a name that is taken, empty or has a dot.
@@ -354,7 +354,7 @@ class Module(Stateful):
                 )
 
     def modules(self, remove_duplicate: bool = True) -> Iterator[Module]:
-        """Yield this module and all below it."""
+        """Yield this module and all of its submodules, recursively."""
         for _, module in self.named_modules(remove_duplicate=remove_duplicate):
             yield module
 
@@ -395,18 +395,18 @@ class Module(Stateful):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
-        """Return the parameters (with `recurse`, those of submodules too) with their dotted names; each once."""
+        """Yield (dotted name, parameter), with `recurse` for submodules too. Each parameter appears once."""
         return self._named_members(lambda m: m._parameters.items(), prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """Return the parameters, as an optimizer takes them."""
+        """Return the parameters, in the form that optimizers accept."""
         for _, param in self.named_parameters(recurse=recurse):
             yield param
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """Return the buffers (with `recurse`, those of submodules too) with their dotted names; each once."""
+        """Yield (dotted name, buffer), with `recurse` for submodules too. Each buffer appears once."""
         return self._named_members(lambda m: m._buffers.items(), prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
@@ -670,7 +670,7 @@ def indent(text: str) -> str:
 
 
 def _through(hooks: dict[int, Callable[..., Any]], module: Module, name: str, value: Any) -> Any:
-    """Return a value that is about to be registered, as the registration hooks of all modules leave it."""
+    """Return a value that will be registered, after the registration hooks of all modules have changed it."""
     for hook in hooks.values():
         changed = hook(module, name, value)
         value = value if changed is None else changed

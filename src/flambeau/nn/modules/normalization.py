@@ -64,7 +64,7 @@ class _Affine(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Weight one, bias zero."""
+        """Set the weight to one and the bias to zero."""
         if self._parameters["weight"] is not None:
             init.ones_(self.weight)
         if self._parameters.get("bias") is not None:

@@ -356,7 +356,7 @@ class RNNCellBase(Module):
             raise ValueError(f"{type(self).__name__}: Expected {what} to be 1D or 2D, got {x.dim()}D instead")
 
     def _state(self, input: Tensor, hx: Tensor | None, what: str) -> tuple[Tensor, Tensor, bool]:
-        """Input and state as those of a batch, and whether they were."""
+        """Return input and state with a batch dimension, and False if it was added."""
         self._check(input, "input")
         if hx is not None:
             self._check(hx, what)

@@ -63,7 +63,7 @@ class _Layer(Module):
         for i in numbers:
             setattr(self, f"dropout{i}", Dropout(dropout))
         self.activation = _function(activation)
-        if self.norms == 2:  # PyTorch's checkpoints of encoders contain it
+        if self.norms == 2:  # checkpoints of PyTorch's encoders contain this weight
             is_relu = self.activation is F.relu or isinstance(self.activation, ReLU)
             is_gelu = self.activation is F.gelu or isinstance(self.activation, GELU)
             self.activation_relu_or_gelu = 1 if is_relu else 2 if is_gelu else 0

@@ -1,4 +1,4 @@
-"""Small things that modules share."""
+"""Helper functions of several modules."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def consume_prefix_in_state_dict_if_present(state_dict: dict[str, Any], prefix: 
 
 
 def each(x: Any, n: int) -> tuple[Any, ...]:
-    """Return one for each of n dimensions: a sequence as it is, a number n times."""
+    """Return a tuple of one value for each of n dimensions, from a sequence or from one number for all."""
     return tuple(x) if isinstance(x, Iterable) else (x,) * n
 
 

@@ -1,4 +1,4 @@
-"""The copies of `comm` in the autograd graph: each one's backward is another one."""
+"""The copies of `comm` as autograd functions. The backward of each one is another one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Broadcast(Function):
 
 
 class ReduceAddCoalesced(Function):
-    """`apply(destination, n, *tensors)`: sums of every n-th tensor, where these are n for each device in turn."""
+    """`apply(destination, n, *tensors)` sums the tensors at equal positions of the devices' groups of n tensors."""
 
     @staticmethod
     def forward(ctx: Any, destination: Any, num_inputs: int, *grads: Any) -> tuple[Any, ...]:
@@ -88,7 +88,9 @@ class Gather(Function):
 
 
 class Scatter(Function):
-    """`apply(devices, chunk_sizes, dim, tensor)`: chunks, each on a device; from the CPU on their own streams."""
+    """`apply(devices, chunk_sizes, dim, tensor)` copies each chunk to a device. Copies from the CPU use separate
+    streams.
+    """
 
     @staticmethod
     def forward(ctx: Any, target_gpus: Any, chunk_sizes: Any, dim: int, input: Any) -> tuple[Any, ...]:

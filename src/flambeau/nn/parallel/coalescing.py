@@ -1,4 +1,4 @@
-"""Coalescing: many small tensors of one dtype are copied to one flat tensor, a bucket, and split again."""
+"""Coalescing: many small tensors of one dtype are copied to one flat tensor, a bucket, and split afterwards."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from flambeau.tensor.tensor import Tensor
 
 
 def buckets(tensors: Sequence[Tensor], nbytes: int) -> Iterator[list[Tensor]]:
-    """Yield the tensors, in order, in lists of one device and dtype with at most `nbytes`; a larger tensor has its own
-    list.
+    """Yield lists of tensors of one device and dtype with at most `nbytes` bytes, in order; a larger tensor is
+    alone.
     """
     if nbytes <= 0:
         raise ValueError(f"buffer_size must be positive, got {nbytes}")
@@ -31,7 +31,7 @@ def _nbytes(tensors: Sequence[Tensor]) -> int:
 
 
 def flatten_bucket(bucket: Sequence[Tensor]) -> Any:
-    """Return one row of all elements. A single contiguous tensor is its own row."""
+    """Return all elements as one flat tensor. For a single contiguous tensor it is a view."""
     rows: list[Any] = [t.reshape(-1) for t in bucket]  # type: ignore[attr-defined]
     return rows[0] if len(rows) == 1 else functions["cat"](rows)
 
@@ -43,7 +43,7 @@ def unflatten_bucket(flat: Any, like: Sequence[Tensor]) -> list[Any]:
 
 
 def in_order(found: Sequence[Any], order: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[Any]:
-    """Return the elements of `found`, whose keys are `order`, in the order of the keys `wanted`."""
+    """Return the elements of `found`, whose keys are `order`, reordered to the keys `wanted`."""
     places: dict[int, list[Any]] = {}
     for one, key in zip(found, order, strict=True):
         places.setdefault(id(key), []).append(one)

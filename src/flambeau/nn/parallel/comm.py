@@ -28,7 +28,7 @@ BUFFER = 10 << 20
 
 
 def broadcast(tensor: Tensor, devices: Any = None, *, out: Any = None) -> tuple[Tensor, ...]:
-    """Copy `tensor`, of the CPU or a GPU, to several GPUs. As in PyTorch, its own device gets the tensor itself.
+    """Copy `tensor`, of the CPU or a GPU, to several GPUs. As in PyTorch, the tensor's device gets the tensor itself.
 
     Args:
         devices: Iterable of torch.device, str or int. Exactly one of `devices` and `out` must be present.
@@ -88,7 +88,7 @@ def broadcast_coalesced(
 
 
 def _parts(flat: Tensor | None, bucket: Sequence[Tensor], index: int) -> Sequence[Tensor]:
-    """Return the tensors of a bucket on a device. Each has its own version count, although they share a buffer."""
+    """Return the tensors of a bucket on a device. Each has a separate version count, although they share a buffer."""
     if flat is None or bucket[0].device == device("cuda", index):
         return bucket
     return [part.data for part in unflatten_bucket(_at(flat, index), bucket)]
@@ -98,7 +98,7 @@ def _parts(flat: Tensor | None, bucket: Sequence[Tensor], index: int) -> Sequenc
 
 
 def reduce_add(inputs: Sequence[Tensor], destination: Any = None) -> Tensor:
-    """Return the sum of tensors of several GPUs, on one of them.
+    """Return the sum of tensors of several GPUs, on one of these GPUs.
 
     Args:
         inputs: tensors of one shape and dtype.
@@ -237,7 +237,8 @@ def scatter(
     *,
     out: Any = None,
 ) -> tuple[Tensor, ...]:
-    """Split `tensor`, of the CPU or a GPU, along `dim` into a chunk for each GPU. A chunk on its own device is a view.
+    """Split `tensor`, of the CPU or a GPU, along `dim` into a chunk for each GPU. A chunk on the tensor's device is a
+    view.
 
     Args:
         devices: Iterable of torch.device, str or int. Exactly one of `devices` and `out` must be present.

@@ -119,7 +119,7 @@ def data_parallel(
 
 
 def _places(device_ids: Any, output_device: Any) -> tuple[list[int], int]:
-    """Return the devices' indices, and that of the output's."""
+    """Return the indices of the devices, and the index of the output's device."""
     chosen = list(range(system.device_count()) if device_ids is None else device_ids)
     target = chosen[0] if output_device is None else output_device
     indices = [current.index_of(where, optional=True) for where in chosen]
@@ -127,7 +127,7 @@ def _places(device_ids: Any, output_device: Any) -> tuple[list[int], int]:
 
 
 def _or_one_call(parts: Any, keywords: Any) -> tuple[Any, Any]:
-    """Return the parts of a call; one call without arguments if there are none."""
+    """Return the parts of a call. If there are none, return one call without arguments."""
     return (parts, keywords) if parts or keywords else (((),), ({},))
 
 
@@ -161,6 +161,6 @@ def _check_balance(indices: Sequence[int]) -> None:
 
 
 def _uneven(values: Sequence[int]) -> tuple[int, int] | None:
-    """Return where the least and the greatest value are, if the least is below 75 % of it."""
+    """Return the positions of the least and the largest value, if the least is below 75 % of the largest."""
     least, most = min(values), max(values)
     return (values.index(least), values.index(most)) if least < 0.75 * most else None

@@ -91,7 +91,8 @@ def _check_parameters(params: Sequence[Any], delayed: Sequence[Any]) -> None:
 
 
 class DistributedDataParallel(Module, Joinable):
-    """A copy of `module` on every rank of a group. Each rank has its own batch; gradients are averaged over the ranks.
+    """A copy of `module` on every rank of a group. Each rank has a separate batch; gradients are averaged over the
+    ranks.
 
     The constructor compares the parameters of all ranks and copies rank 0's parameters and buffers to the others. Then
     parameters stay bitwise equal if every rank makes equal steps. Each forward copies rank 0's buffers.
@@ -200,7 +201,7 @@ class DistributedDataParallel(Module, Joinable):
     # -- what it is made of ---------------------------------------------------------------------------------
 
     def _group_of(self, mesh: Any, group: Any) -> Any:
-        """Return the group of a mesh of one dimension, and store the mesh.
+        """Return the group of a one-dimensional mesh, and store the mesh.
 
         Raises:
             RuntimeError: If the mesh has several dimensions, or there is a `group`.
@@ -389,7 +390,7 @@ class DistributedDataParallel(Module, Joinable):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Inside, forward and backward leave gradients as they are: they add up until a backward outside."""
+        """Context manager in which gradients are not averaged: they accumulate until a backward pass outside of it."""
         before = self.require_backward_grad_sync
         self.require_backward_grad_sync = False
         try:
@@ -647,7 +648,7 @@ class DistributedDataParallel(Module, Joinable):
 
     @staticmethod
     def _get_data_parallel_params(module: Module, named_params: bool = False) -> Iterator[Any]:
-        """Return the parameters (with names) that are not left out."""
+        """Return the parameters, with their names, except those that are ignored."""
         for name, p in module.named_parameters():
             if not hasattr(p, "_ddp_ignored"):
                 yield (name, p) if named_params else p

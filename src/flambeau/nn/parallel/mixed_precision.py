@@ -29,12 +29,13 @@ class _MixedPrecision:
 
 
 class NarrowParameters:
-    """The parameters of one DistributedDataParallel, narrow while it computes."""
+    """The parameters of one DistributedDataParallel, in low precision during forward and backward."""
 
     def __init__(self, params: list[Any], config: _MixedPrecision) -> None:
         self.config = config
         self.params = [p for p in params if p.is_floating_point()]
-        self.wide: list[Any] = []  # their own memory, while they are narrow
+        # the memory of the full-precision parameters, while they are in low precision
+        self.wide: list[Any] = []
 
     def narrow(self) -> None:
         """Give each parameter a copy of its values in the narrow dtype. Existing gradients are converted."""
@@ -54,7 +55,7 @@ class NarrowParameters:
         self.wide = wide
 
     def widen(self) -> None:
-        """Restore the parameters' own memory, and convert gradients to their dtype."""
+        """Restore the parameters' full-precision memory, and convert gradients to the parameters' dtype."""
         wide, self.wide = self.wide, []
         with recording(False):
             for p, x in zip(self.params, wide, strict=False):

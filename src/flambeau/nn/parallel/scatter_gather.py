@@ -40,7 +40,9 @@ def scatter(inputs: Any, target_gpus: Sequence[Any], dim: int = 0) -> Any:
 def scatter_kwargs(
     inputs: Sequence[Any], kwargs: Mapping[str, Any] | None, target_gpus: Sequence[Any], dim: int = 0
 ) -> tuple[tuple[Any, ...], tuple[dict[str, Any], ...]]:
-    """Return `scatter` of a call's arguments: positional ones and keywords for each GPU."""
+    """Return the parts of a call's arguments for each GPU: a tuple of positional arguments and one of keyword
+    arguments.
+    """
     parts = list(scatter(inputs, target_gpus, dim)) if inputs else []
     keywords = list(scatter(kwargs, target_gpus, dim)) if kwargs else []
     if len(parts) < len(keywords):

@@ -26,7 +26,7 @@ def through_sink(owner: Any, output: Any) -> Any:
 
 
 class _Sink(Function):
-    """The node: it passes outputs and gradients on unchanged; the gradient of an unused output is None."""
+    """The autograd node that passes outputs and gradients on unchanged. The gradient of an unused output is None."""
 
     @staticmethod
     def forward(ctx: Any, owner: Any, *inputs: Any) -> Any:

@@ -12,7 +12,7 @@ _MISSING: Any = object()
 
 
 def swap_tensor(module: Module, name: str, tensor: Any, allow_missing: bool = False) -> Any:
-    """Put a tensor in the place of a module's parameter, buffer or attribute, and return what was there.
+    """Replace a module's parameter, buffer or attribute by a tensor, and return the previous value.
 
     Args:
         module: The module.

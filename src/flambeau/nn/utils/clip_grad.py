@@ -42,7 +42,7 @@ def _groups(tensors: list[Tensor]) -> list[list[Tensor]]:
 
 
 def _elements(t: Tensor) -> Tensor:
-    """Return the elements of a tensor: itself, or the values of a sparse one, summed at each place."""
+    """Return the elements of a tensor: itself, or the values of a sparse tensor with repeated positions summed."""
     if not t.meta.sparse:
         return t
     return (t.coalesce() if t.is_sparse else t).values()  # type: ignore[attr-defined]
@@ -56,7 +56,7 @@ def _scalable(t: Tensor) -> Tensor:
 def get_total_norm(
     tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
 ) -> Tensor:
-    """Return the norm of all elements of the tensors as one vector: a 0-dim tensor on the first tensor's device.
+    """Return the norm of the vector of all elements of the tensors, as a 0-dim tensor on the first tensor's device.
 
     Args:
         error_if_nonfinite: Raise if the norm is not finite, which waits for a GPU.
@@ -126,7 +126,7 @@ def clip_grad_norm(
 
 
 def clip_grad_value_(parameters: Tensors, clip_value: float, foreach: bool | None = None) -> None:
-    """Bring each element of the gradients into [-clip_value, clip_value]."""
+    """Clamp each element of the gradients to [-clip_value, clip_value]."""
     most = float(clip_value)
     for group in _groups(_grads(parameters)):
         update(ops.foreach_clamp, [group], (-most, most), ())

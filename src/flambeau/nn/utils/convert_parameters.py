@@ -1,4 +1,4 @@
-"""Parameters as one vector, and back."""
+"""Conversion of parameters to one vector, and of a vector to parameters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
 
 
 def vector_to_parameters(vec: Any, parameters: Iterable[Tensor]) -> None:
-    """Let the parameters have consecutive parts of a vector: they become views of it.
+    """Make the parameters views of consecutive parts of a vector.
 
     Raises:
         TypeError: If the value is not a tensor, or parameters on different devices.

@@ -43,7 +43,7 @@ def _made_orthogonal(a: Tensor) -> Tensor:
 
 
 class _Orthogonal(Module):
-    """A parametrization by orthogonal (unitary) matrices. With a `base`, the result is multiplied with it."""
+    """A parametrization by orthogonal (unitary) matrices. With a `base`, the result is multiplied by the base."""
 
     base: Any
 
@@ -86,8 +86,8 @@ class _Orthogonal(Module):
         return result
 
     def right_inverse(self, weight: Tensor) -> Tensor:
-        """Return an unconstrained matrix for an orthogonal one, or for the nearest one. Raises ValueError for other
-        shapes.
+        """Return an unconstrained matrix for an orthogonal matrix, or for the one nearest to it. Raises ValueError for
+        other shapes.
         """
         if weight.shape != self.shape:
             raise ValueError(
@@ -215,7 +215,8 @@ class _SpectralNorm(Module):
         matrix = as_matrix(weight, self.dim)
         if self.training:
             self._iterate(matrix, self.n_power_iterations)
-        u, v = self._u.clone(), self._v.clone()  # two calls before one backward save two pairs
+        # copies, so that two calls before one backward save different pairs
+        u, v = self._u.clone(), self._v.clone()
         result: Tensor = weight / functions["vdot"](u, matrix.mv(v))
         return result
 

@@ -32,7 +32,7 @@ class _Cache:
         self.kept: dict[tuple[int, str], Tensor] = {}
 
     def value(self, module: Module, name: str, parametrization: Any) -> Any:
-        """Return the result of the parametrization; inside a `cached` block, the cached one."""
+        """Return the result of the parametrization; inside of a `cached` block, the cached result."""
         if not self.depth:
             return parametrization()
         key = (id(module), name)
@@ -67,7 +67,7 @@ def _register(module: Module, name: str, tensor: Tensor) -> None:
 
 
 def _put(target: Tensor, source: Tensor) -> None:
-    """Make `target` share memory and shape of `source`."""
+    """Make `target` use the memory and shape of `source`."""
     with recording(False):
         target.set_(source)
 
@@ -229,7 +229,7 @@ class ParametrizationList(ModuleList):
 
 
 def _deepcopy(self: Any, memo: dict[int, Any]) -> Any:
-    """Return a copy; the usual way asks for a state, which a parametrized module refuses."""
+    """Return a deep copy. The default deep copy calls `__getstate__`, which a parametrized module refuses."""
     if id(self) in memo:
         return memo[id(self)]
     replica = self.__new__(type(self))
@@ -250,7 +250,7 @@ def _refuse_state(self: Any) -> Any:
 
 
 def _give_class(module: Module) -> None:
-    """Give the module its own class, for the properties of its parametrized tensors."""
+    """Give the module a class that no other module has, for the properties of its parametrized tensors."""
     kind = type(module)
     members: dict[str, Any] = {"__getstate__": _refuse_state}
     if not hasattr(kind, "__deepcopy__"):
@@ -307,7 +307,7 @@ def register_parametrization(
 
 
 def _check_second(module: Module, name: str, parametrization: Any) -> None:
-    """Raise ValueError where a parametrization does not keep dtype and shape, there and back."""
+    """Raise ValueError if a parametrization or its inverse changes dtype or shape."""
     before = getattr(module, name)
     after = parametrization(before)
     named = (f"module.{name}.{{what}}", f"parametrization(module.{name}).{{what}}")
@@ -330,7 +330,7 @@ def _check_second(module: Module, name: str, parametrization: Any) -> None:
 
 
 def is_parametrized(module: Any, tensor_name: str | None = None) -> bool:
-    """Return True if a module has a parametrized tensor, or one of this name."""
+    """Return True if a module has a parametrized tensor, or with a name, if the tensor of this name is parametrized."""
     listed = getattr(module, "parametrizations", None)
     if not isinstance(listed, ModuleDict):
         return False
@@ -338,7 +338,7 @@ def is_parametrized(module: Any, tensor_name: str | None = None) -> bool:
 
 
 def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: bool = True) -> Any:
-    """Make a tensor a parameter or buffer again: with its parametrized value, or the original one.
+    """Make a tensor a parameter or buffer again, with its parametrized value or with the original value.
 
     Returns the module.
 
@@ -378,7 +378,7 @@ def type_before_parametrizations(module: Any) -> type:
 def transfer_parametrizations_and_params(
     from_module: Any, to_module: Any, tensor_name: str | None = None
 ) -> Any:
-    """Copy the parametrizations of `from_module` (of one tensor or all) to `to_module`, with their tensors.
+    """Copy the parametrizations of `from_module`, of one tensor or of all, to `to_module`, with the original tensors.
 
     Returns `to_module`.
     """

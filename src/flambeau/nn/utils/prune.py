@@ -112,7 +112,7 @@ def _hook_of(module: Any, name: str) -> tuple[Any, BasePruningMethod | None]:
 
 
 class PruningContainer(BasePruningMethod):
-    """A sequence of pruning methods of one parameter. Each prunes among the elements that the earlier ones left."""
+    """A sequence of pruning methods of one parameter. Each prunes among the elements that the previous methods kept."""
 
     def __init__(self, *args: BasePruningMethod) -> None:
         self._pruning_methods: tuple[BasePruningMethod, ...] = ()
@@ -122,7 +122,7 @@ class PruningContainer(BasePruningMethod):
             self.add_pruning_method(method)
 
     def add_pruning_method(self, method: Any) -> None:
-        """Add one.
+        """Add a pruning method.
 
         Raises:
             TypeError: If there is no method.

@@ -89,7 +89,7 @@ class PackedSequence(PackedSequence_):
         return self._each(data, lambda x: x.to(data.device, non_blocking=non_blocking))
 
     def cuda(self, *args: Any, **kwargs: Any) -> PackedSequence:
-        """Return the sequence on a CUDA device, by default the current one."""
+        """Return the sequence on a CUDA device, by default on the current one."""
         return (
             self.to(*args, **kwargs)
             if _names(args, kwargs, "cuda")
@@ -149,7 +149,7 @@ def _names(args: tuple[Any, ...], kwargs: dict[str, Any], kind: str) -> bool:
 
 
 def invert_permutation(permutation: Tensor | None) -> Tensor | None:
-    """Return the permutation that undoes this one."""
+    """Return the inverse permutation."""
     if permutation is None:
         return None
     places = creation.arange(permutation.numel(), device=permutation.device)
@@ -167,7 +167,7 @@ def _rows(longest: int, sizes: Sequence[int]) -> list[int]:
 
 
 def _sizes(lengths: Sequence[int]) -> list[int]:
-    """Return how many sequences reach each time step; lengths fall."""
+    """Return the number of sequences that reach each time step. The lengths must not increase."""
     sizes, running = [], len(lengths)
     for t in range(lengths[0]):
         while lengths[running - 1] <= t:

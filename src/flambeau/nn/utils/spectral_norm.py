@@ -56,7 +56,8 @@ class SpectralNorm:
                 for _ in range(self.n_power_iterations):
                     v.copy_(normalize(matrix.t().mv(u), dim=0, eps=self.eps))
                     u.copy_(normalize(matrix.mv(v), dim=0, eps=self.eps))
-                u, v = u.clone(), v.clone()  # two calls before one backward save two pairs
+                # copies, so that two calls before one backward save different pairs
+                u, v = u.clone(), v.clone()
         result: Tensor = weight / u.dot(matrix.mv(v))
         return result
 

@@ -1,4 +1,4 @@
-"""Calls of modules with other parameters and buffers than their own."""
+"""Calls of modules with other parameters and buffers than those that they store."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _named_tensors(module: Module) -> dict[str, Tensor]:
 
 
 def _add_tied_names(module: Module, given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the caller's tensors, also under the other names of the tensors that they replace."""
+    """Return the caller's tensors, also under other names of the tensors that they replace (tied weights)."""
     names: dict[int, list[str]] = {}
     for name, tensor in _named_tensors(module).items():
         names.setdefault(id(tensor), []).append(name)
@@ -99,7 +99,7 @@ def _replace_tensors(module: Module, tensors: dict[str, Tensor], given: dict[str
 
 
 def _swap(module: Module, name: str, tensor: Any) -> Any:
-    """Replace a tensor of a module and return the previous one; `_MISSING` stands for none."""
+    """Replace a tensor of a module and return the previous one. `_MISSING` represents an absent one."""
     path, _, own = name.rpartition(".")
     part = module.get_submodule(path)
     place: Any = next((p for p in (part._parameters, part._buffers) if own in p), part.__dict__)

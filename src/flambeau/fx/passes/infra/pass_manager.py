@@ -50,7 +50,7 @@ class PassManager:
         self.check = check  # type: ignore[method-assign]
 
     def check(self, module: Module) -> None:
-        """Raise an error if the module is wrong."""
+        """Raise an error if the module is invalid."""
         return
 
     def validate_constraints(self) -> None:
