@@ -1,4 +1,4 @@
-"""Autocast: the dtype in which operators compute if the program leaves it open. Owner of that state.
+"""Autocast: the dtype in which operators compute if the program does not choose it. This module owns that state.
 
 # Note [Autocast]
 An operator's definition names its rule (`ops/autocast_rules.py`), by which `call` casts the inputs. A function that is
@@ -117,7 +117,7 @@ def _float32(tensors: Sequence[Any], kind: str) -> list[Any]:
 
 
 def _widest(tensors: Sequence[Any], kind: str) -> list[Any]:
-    """Return float32 if one of the inputs has it; float64 is ignored."""
+    """Return float32 if one of the inputs has that dtype; float64 is ignored."""
     wide = any(isinstance(t, Tensor) and t.meta.dtype is float32 and eligible(t, kind) for t in tensors)
     return _float32(tensors, kind) if wide else _lower(tensors, kind)
 

@@ -723,7 +723,7 @@ def _keep_plan(key: tuple[Any, ...], plan: CallPlan) -> None:
 
 
 def _is_on(plan: CallPlan, args: Sequence[Any]) -> bool:
-    """Return True if the tensors are the plan's machine's, and of it."""
+    """Return True if all tensors belong to the plan's context."""
     context = plan.context
     return all(args[i].memory.context is context for i in plan.tensors)
 

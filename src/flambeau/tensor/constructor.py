@@ -29,7 +29,9 @@ from flambeau.tensor.wrappers import note_instance
 
 
 def _construct(kind: dtype, where: device, args: tuple[Any, ...]) -> Tensor:
-    """Return what a legacy constructor creates: an empty tensor, or one of sizes (uninitialized), data or a storage."""
+    """Return the result of a legacy constructor: an uninitialized tensor of given sizes, or a tensor of data or a
+    storage.
+    """
     if not args:
         return empty(Meta.contiguous_of((0,), kind, where))
     data = args[0]
@@ -161,7 +163,7 @@ def _storage_type(kind: dtype, where: str) -> Any:
 
 @method
 def new(self: Tensor, *args: Any, device: Any = None) -> Tensor:
-    """Return a tensor of this one's dtype and device, from sizes (uninitialized) or data, like `torch.Tensor(...)`."""
+    """Return a tensor with this tensor's dtype and device, uninitialized or from data, like `torch.Tensor(...)`."""
     where = self.meta.device if device is None else place(device)
     _require_kind_of_device(self.meta.device.type, where)
     return _construct(self.meta.dtype, where, args)

@@ -25,7 +25,7 @@ def is_filled() -> bool:
 
 
 def filled_if_wanted(fresh: Tensor) -> Tensor:
-    """Return a new or overwritten tensor, filled if the deterministic mode requires it."""
+    """Return a new or overwritten tensor. If the deterministic mode requires it, it is filled."""
     if is_filled() and fresh.meta.numel:
         _fill(fresh)
     return fresh

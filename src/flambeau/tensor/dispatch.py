@@ -158,7 +158,7 @@ def run_handlers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
 
 def show(name: str, *args: Any, **kwargs: Any) -> Any:
-    """Show a call of an overload, such as "add.Tensor", to the handlers, and return what they return."""
+    """Pass a call of an overload, such as "add.Tensor", to the handlers, and return their result."""
     with recording(False):
         return _lowering["show"](name, args, kwargs)
 
@@ -187,7 +187,7 @@ composed: dict[str, Callable[..., Any]] = {}  # filled by `_aten/composed.py`
 
 
 def compose(name: str, *args: Any) -> Any:
-    """Return the result of a public function, shown to handlers as the operators of which PyTorch composes it."""
+    """Return the result of a public function whose handlers see the operators of which PyTorch composes it."""
     return composed[name](*args)
 
 

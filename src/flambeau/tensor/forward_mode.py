@@ -173,7 +173,7 @@ def without_tangent(t: Tensor, level: Level) -> Tensor:
 def carry_tangents(
     source: Tensor, target: Tensor, change: Callable[[Any], Any] = lambda tangent: tangent
 ) -> Tensor:
-    """Give `target`, whose values are those of `source`, the changed tangents of `source`."""
+    """Give `target`, which has the values of `source`, the changed tangents of `source`."""
     for level in local.levels:
         tangent = tangent_of(source, level)
         if tangent is not None:
@@ -255,7 +255,7 @@ def intercept_into(
 
 
 def _change_tangent(target: Tensor, level: Level, tangent: Any) -> None:
-    """Set the tangent of a tensor that was changed in place; None stands for zeros."""
+    """Set the tangent of a tensor that was changed in place. None represents zeros."""
     if target.meta.dtype.category < FLOATING:
         return
     existing = tangent_of(target, level)
@@ -431,7 +431,7 @@ def fit_tangent(tangent: Any, meta: Meta) -> Any:
 
 
 def _own(tangent: Any, inputs: Sequence[Any]) -> Any:
-    """Return a tangent that shares no memory with the inputs' tangents, because each may be changed in place."""
+    """Return a tangent that shares no memory with the inputs' tangents, because a tangent may be changed in place."""
     shared = any(t is not None and t.memory is tangent.memory for t in inputs)
     return tangent.clone() if shared or 0 in tangent.meta.strides else tangent
 
@@ -512,7 +512,7 @@ def _transpose(
     op: Any, primals: Sequence[Any], tangents: Sequence[Any], params: tuple[Any, ...], outputs: Sequence[Tensor],
     differentiable: Sequence[bool],
 ) -> list[Any]:  # fmt: skip
-    """Return the derivative along tangents of what formulas give, by the gradients of the outputs."""
+    """Return the derivative along tangents, computed from formulas of gradients."""
     derivative, needs = op.derivative, [t is not None for t in tangents]
     with recording(True):
         grads = [

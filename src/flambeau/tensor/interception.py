@@ -46,7 +46,8 @@ def _add(change: int) -> None:
     with _lock:
         count += change
         if count == 0 or (change > 0 and count == change):
-            for changed in _subscribers:  # under the lock: of two threads, the later one's choice must hold
+            # under the lock, so that of two threads the later one's choice holds
+            for changed in _subscribers:
                 changed()
 
 

@@ -72,7 +72,7 @@ def deliver(result: Any, out: Any, name: str | None = None) -> Any:
 
 
 def require_no_gradient(result: Any, out: Any) -> None:
-    """Raise RuntimeError where a result that requires a gradient would go to `out`, or `out` requires one itself."""
+    """Raise RuntimeError if the result requires a gradient but is stored in `out`, or if `out` requires one."""
     tensors = [
         *((result,) if isinstance(result, Tensor) else result),
         *((out,) if isinstance(out, Tensor) else out),

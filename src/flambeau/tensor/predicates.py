@@ -27,7 +27,9 @@ def isreal(input: Tensor) -> Any:
 
 @both
 def is_nonzero(input: Tensor) -> bool:
-    """Return True if the one element of a tensor is not zero. Raises RuntimeError for more, or none."""
+    """Return True if the only element of a tensor is not zero. Raises RuntimeError unless there is exactly one
+    element.
+    """
     if not isinstance(input, Tensor):
         raise TypeError(argument_type("is_nonzero", "input", 1, "Tensor", input))
     return bool(input)

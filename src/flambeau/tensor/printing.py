@@ -1,4 +1,4 @@
-"""Printing: what `print(t)` shows, to the last blank what PyTorch's does. Owner of the print options."""
+"""Printing: `print(t)` shows exactly the text of PyTorch, including blanks. This module owns the print options."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def result_type(tensor1: Any, tensor2: Any) -> dtype:
 
 @both
 def is_floating_point(input: Tensor) -> bool:
-    """Return True if a tensor's dtype is a floating one."""
+    """Return True if a tensor has a floating dtype."""
     if not isinstance(input, Tensor):
         raise TypeError(argument_type("is_floating_point", "input", 1, "Tensor", input))
     return input.dtype.is_floating_point
@@ -66,7 +66,7 @@ def is_floating_point(input: Tensor) -> bool:
 
 @both
 def is_complex(input: Tensor) -> bool:
-    """Return True if a tensor's dtype is a complex one."""
+    """Return True if a tensor has a complex dtype."""
     if not isinstance(input, Tensor):
         raise TypeError(argument_type("is_complex", "input", 1, "Tensor", input))
     return input.dtype.is_complex

@@ -130,7 +130,9 @@ def get_num_threads() -> int:
 
 @function
 def set_num_threads(int: Any) -> None:
-    """Set them. Raises RuntimeError: none; NotSupportedError where NumPy's BLAS takes no such wish."""
+    """Set the number of CPU threads. Raises RuntimeError unless it is a positive int; NotSupportedError if the BLAS has
+    no such setting.
+    """
     if not isinstance(int, _int) or isinstance(int, bool):
         raise RuntimeError("set_num_threads expects an int")
     blas_threads.limit(int)

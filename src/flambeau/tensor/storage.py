@@ -1,4 +1,4 @@
-"""`Storage`: the memory of one or more tensors, freed with the last of them."""
+"""`Storage`: the memory of one or more tensors, which is freed with the last of them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Storage:
         return self.context.device
 
     def used_on(self, stream: int) -> None:
-        """Notify the allocator that work on `stream` uses this memory, if that is not the memory's own stream."""
+        """Notify the allocator that work on `stream` uses this memory, unless the memory belongs to that stream."""
         if stream != self.stream:
             self.share()
 
@@ -72,7 +72,7 @@ class Storage:
         return self.pinned or (self.context is system.host and system.host_pinned(ptr, nbytes))
 
     def host_memory(self, ptr: int, nbytes: int, awaited: bool = False) -> HostMemory:
-        """Return `nbytes` bytes from `ptr` on, kept alive by this storage. For copies; the storage is the CPU's."""
+        """Return `nbytes` bytes from `ptr` on for copies. This storage, which must be the CPU's, keeps them alive."""
         return HostMemory(ptr, nbytes, self, self.is_pinned(ptr, nbytes), awaited)
 
     def record_copy(self, ptr: int, stream: Any) -> None:
@@ -137,7 +137,7 @@ def first_version() -> int:
 
 
 class PinnedStorage(Storage):
-    """Host memory of the pinned allocator, which reuses a block only after the copies that use it."""
+    """Host memory of the pinned allocator, which reuses a block only after the copies that use it have finished."""
 
     __slots__ = ("_allocator", "_pinned")
 
@@ -152,7 +152,7 @@ class PinnedStorage(Storage):
             self._allocator.free(self._pinned)
 
     def part_with(self) -> PinnedStorage:
-        """Return a new storage that takes over the pinned memory; this one no longer owns it."""
+        """Return a new storage that owns the pinned memory. This one does not own it any more."""
         former: PinnedStorage = object.__new__(PinnedStorage)
         former._pinned, former._allocator = self._pinned, self._allocator
         Storage.__init__(former, self.ptr, self.nbytes, self.context, None, pinned=True)

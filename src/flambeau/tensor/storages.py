@@ -37,7 +37,7 @@ from flambeau.tensor.tensor import Tensor, make
 
 
 class Face:
-    """A storage as a one-dimensional row of elements of one dtype."""
+    """A storage viewed as a one-dimensional array of elements of one dtype."""
 
     __slots__ = ("_held",)
     _held: Tensor
@@ -53,7 +53,7 @@ class Face:
 
     @property
     def device(self) -> device:
-        """Return where the memory is."""
+        """Return the device of the memory."""
         return self._row.meta.device
 
     @property
@@ -62,11 +62,11 @@ class Face:
         return self.device.type == "cuda"
 
     def nbytes(self) -> int:
-        """Return how many bytes it has."""
+        """Return the number of bytes."""
         return self._row.memory.nbytes
 
     def size(self) -> int:
-        """Return how many elements it has."""
+        """Return the number of elements."""
         return self._row.meta.numel
 
     def data_ptr(self) -> int:
@@ -254,7 +254,7 @@ class UntypedStorage(Face):
         if step != 1:
             raise RuntimeError(f"Trying to slice with a step of {step}, but only a step of 1 is supported")
         memory = self._row.memory
-        memory.share()  # the slice is used on streams that the memory's own owner does not see
+        memory.share()  # streams that the memory's owner cannot see may use the slice
         nbytes = max(stop - start, 0)
         part = ForeignStorage(memory.ptr + start, nbytes, memory.context, None, memory, memory.pinned)
         return face(type(self), make(self._row.meta.with_(shape=(nbytes,)), part, part.ptr))
@@ -501,7 +501,7 @@ def set_(
 def over_storage(
     row: Tensor, kind: dtype, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> Tensor:
-    """Return a tensor over a row's storage. Raises TypeError or RuntimeError unless it lies within."""
+    """Return a tensor over a storage. Raises TypeError or RuntimeError unless the tensor lies within it."""
     storage = row.memory
     require_within(storage.nbytes, kind.itemsize, shape, strides, offset)
     meta = Meta.of(shape, strides, kind, row.meta.device)
@@ -529,7 +529,7 @@ def _point(t: Any, other: Tensor) -> Tensor:
     if mode.recording and (requires_grad(t) or requires_grad(other)):
         require_changeable(t)
         node = NotImplementedNode("set_", (edge_of(t), edge_of(other)), (other.meta,))
-    t.counter.version += 1  # views of what it was share that
+    t.counter.version += 1  # views of the former storage share the version counter
     t.data = other
     if node is not None:
         replace_node(t, node, 0)

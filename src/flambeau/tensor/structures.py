@@ -13,8 +13,8 @@ from flambeau.core.meta import Meta
 from flambeau.core.size import Size
 from flambeau.core.tracing.plan_tree import PlanTree
 
-_WARMUP = 3  # shapes that are planned one by one: most structures have few
-_MOST_INPUTS = 64  # a longer call is planned by itself
+_WARMUP = 3  # number of shapes that are planned individually, because most structures have few
+_MOST_INPUTS = 64  # a call with more inputs is planned individually
 _LIMIT = 4096  # structures
 _MOST_SEEN = 16_384  # keys
 
@@ -56,7 +56,7 @@ def _take_meta(meta: Meta, metas: list[Meta]) -> Any:
 
 
 class Structures:
-    """Plan trees by structure. A structure gets one after it was seen with a few shapes."""
+    """Plan trees by structure. A structure gets a tree after it was called with a few shapes."""
 
     def __init__(self) -> None:
         self._trees: dict[Any, PlanTree | int] = {}  # or how often a structure was planned
@@ -72,7 +72,7 @@ class Structures:
     def note(
         self, structure: Structure, operands: Sequence[Any], params: tuple[Any, ...], planner: Planner
     ) -> None:
-        """Take note of a call that was planned by itself: after a few, their structure's tree learns the case."""
+        """Record a call that was planned individually. After a few such calls the structure's tree learns the case."""
         trees, key = self._trees, structure.key
         tree = trees.get(key)
         if isinstance(tree, PlanTree):
@@ -104,7 +104,7 @@ class SeenKeys:
         self._hashes: set[int] = set()
 
     def has_seen(self, key: Any) -> bool:
-        """Return True if the key was seen before, and remember it."""
+        """Return True if the key was seen before, and store it."""
         number = hash(key)
         if number in self._hashes:
             return True

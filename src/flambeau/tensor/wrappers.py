@@ -1,4 +1,4 @@
-"""Subclasses with `__torch_dispatch__`, and tensors without memory, which such classes wrap around others."""
+"""Subclasses with `__torch_dispatch__`, and tensors without memory, which such classes wrap around other tensors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def has_dispatch(cls: type[Any]) -> bool:
 
 
 def note_instance(t: Any) -> Any:
-    """Let calls with an instance of a class that defines `__torch_dispatch__` be shown to it, while it lives."""
+    """Enable dispatch to `__torch_dispatch__` while an instance of a class that defines it exists."""
     cls = type(t)
     if has_dispatch(cls):
         dispatch.add_class(cls)

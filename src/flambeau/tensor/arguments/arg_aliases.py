@@ -30,7 +30,7 @@ _SIGNS = (AssertionError, AttributeError, StopIteration, TypeError, ValueError)
 
 
 def accepting(define: Any, name: str, *, method: bool = False) -> Any:
-    """Return the public function of this name: it takes NumPy's names of its arguments, and refuses wrong types.
+    """Return the public function of this name, which accepts NumPy's argument names and refuses wrong types.
 
     Methods without arguments that have a type are returned as they are. See Note [Arguments of wrong types].
     """
@@ -65,7 +65,7 @@ def accepting(define: Any, name: str, *, method: bool = False) -> Any:
                     try:
                         raise refusal
                     finally:
-                        del refusal  # which would keep this frame's arguments alive
+                        del refusal  # a reference would keep this frame's arguments alive
                 return again()
             if type in kinds:
                 args, given = built[0].replace_types(args, given)

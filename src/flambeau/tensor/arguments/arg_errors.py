@@ -80,7 +80,7 @@ def _always(value: Any) -> bool:
 
 
 def _is_index(value: Any) -> bool:
-    """Return True for all that has `__index__`, which includes tensors of one element; a bool is not one.
+    """Return True for values with `__index__`, which includes tensors of one element but not bools.
 
     A tensor of dtype bool fits, as in PyTorch: functions refuse it as a size, and take it as a dimension.
     """
@@ -199,7 +199,7 @@ class Expected(NamedTuple):
 
 
 class CallSignature:
-    """One way to call a function.
+    """One of the accepted ways to call a function.
 
     Attributes:
         text: The parameters as text; empty if they are those of the definition.
@@ -261,7 +261,9 @@ class CallSignature:
         return None
 
     def leaving(self, own: Container[str]) -> CallSignature:
-        """Return this signature with the parameters in `own`, and those of several numbers or names, of any type."""
+        """Return this signature without type checks of the parameters in `own`, and of those of several numbers or
+        names.
+        """
         parameters = [
             each._replace(kinds=(_ANY,))
             if each.name in own or each.name in _OWN_NAMES or not _SCALARS.issuperset(each.kinds)
@@ -273,7 +275,7 @@ class CallSignature:
     def with_floats(
         self, args: tuple[Any, ...], given: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a call that fits, with floats in place of other values that stand for one."""
+        """Return the arguments of a call that fits the signature, converted to floats where a parameter is a float."""
         args_by_name = {parameter.name: value for parameter, value in self._pairs(args, given)}
         for parameter in self.parameters:
             value = args_by_name.get(parameter.name)
@@ -290,7 +292,7 @@ class CallSignature:
         return unknown and f"got an unexpected keyword argument '{unknown}'"
 
     def is_certain(self, args: tuple[Any, ...], given: dict[str, Any]) -> bool:
-        """Return True if all calls with arguments of these types fit, given that this one does."""
+        """Return True if all calls with arguments of these types fit the signature, given that this one does."""
         if self.spreads and args and type(args[0]) is int:
             return all(type(value) is int for value in args) and not given
         if len(args) > self.places:
@@ -326,7 +328,7 @@ class CallSignature:
 
 
 def _objection(parameter: Expected, value: Any, place: str) -> str:
-    """Return what a parameter expects and what the argument at `place` is instead, in PyTorch's words."""
+    """Return what a parameter expects and what the argument at `place` is, in PyTorch's words."""
     expected, name = parameter.kinds[0].name, parameter.name
     if expected == "tuple of ints" and isinstance(value, tuple | list):
         at = _wrong_place(value) or 0
@@ -385,7 +387,7 @@ def _read_annotations(define: Callable[..., Any], function: str, method: bool) -
 
 
 def _lasts(kind: Any) -> bool:
-    """Return True for names, and for types that live as long as the process. A program's type would keep its module
+    """Return True for names, and for types that exist as long as the process. A program's type would keep its module
     alive.
     """
     return not isinstance(kind, type) or kind.__module__.partition(".")[0] in (
@@ -396,7 +398,7 @@ def _lasts(kind: Any) -> bool:
 
 
 class Parser:
-    """The signatures of one public function, with a cache of calls that fitted.
+    """The signatures of one public function, with a cache of calls that fit.
 
     Attributes:
         name: The name of the function in errors.
@@ -429,7 +431,7 @@ class Parser:
             named = {other_names.get(name, name): value for name, value in given.items()}
             if (
                 len(named) == len(given) and each.refusal(args, named) is None
-            ):  # two names may mean one parameter
+            ):  # two names may denote one parameter
                 if not each.is_certain(args, named):
                     each.refuse_bool_tensors(self.name, args, named)
                 elif all(_lasts(kind) for kind in kinds):
@@ -519,7 +521,9 @@ def checking(define: Any, name: str, own: Container[str] = ()) -> Any:
 
 
 def _count_free(define: FunctionType, own: Container[str]) -> int:
-    """Return how many first arguments the function's body compares: tensors, sizes, and its own parameters."""
+    """Return the number of leading arguments that the function's body compares: tensors, sizes and listed
+    parameters.
+    """
     names = define.__code__.co_varnames[: define.__code__.co_argcount]
     for at, name in enumerate(names):
         if not (name in own or name in _OWN_NAMES or define.__annotations__.get(name) in _KINDS_OF_BODIES):
@@ -528,7 +532,7 @@ def _count_free(define: FunctionType, own: Container[str]) -> int:
 
 
 def standing_for(call: Any, define: FunctionType) -> Any:
-    """Copy name, documentation and signature of `define` to the function `call` that wraps it."""
+    """Copy name, documentation and signature of `define` to `call`, the function that wraps it."""
     call.__name__, call.__qualname__ = define.__name__, define.__qualname__
     call.__module__, call.__doc__ = define.__module__, define.__doc__
     call.__annotations__, call.__wrapped__ = define.__annotations__, define

@@ -33,7 +33,7 @@ def is_int(value: Any) -> bool:
 
 
 def refuse_bool_tensors(sizes: Iterable[Any], function: str, name: str) -> None:
-    """Raise RuntimeError if a size is a tensor of dtype bool. As a dimension PyTorch takes one."""
+    """Raise RuntimeError if a size is a tensor of dtype bool. As a dimension PyTorch accepts one."""
     for at, size in enumerate(sizes):
         if getattr(size, "dtype", None) is bool_:
             raise RuntimeError(

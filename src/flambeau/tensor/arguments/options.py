@@ -45,7 +45,7 @@ class Sized(Given, total=False):
 
 
 class CreationOptions:
-    """A creation's keywords, checked. `kind` and `device` are None where the caller left them open."""
+    """The keywords of a creation function after validation. `kind` and `device` are None if the caller passed none."""
 
     __slots__ = ("device", "kind", "memory_format", "out", "pin_memory")
 
@@ -86,7 +86,7 @@ def default_device() -> device:
 
 
 def place_data(where: Any) -> device | None:
-    """Return the device to which data is converted that a program gave; None leaves arrays and tensors where they are.
+    """Return the device to which a program's data is copied; None leaves arrays and tensors on their devices.
 
     As in PyTorch, a default device that the program selected counts as if it were the argument.
     """
@@ -111,7 +111,7 @@ def default_complex() -> dtype:
 
 
 def kind_of_number(value: Any) -> dtype:
-    """Return the dtype that a Python number has by itself."""
+    """Return the dtype of a Python number in a creation function."""
     if isinstance(value, bool):
         return dtypes.bool_
     if isinstance(value, int):

@@ -76,7 +76,7 @@ def _bind_function(name: str, define: Any, front: Front | None = None) -> None:
 
 
 def _document(bound: Any, define: Any, name: str, method: bool = False) -> Any:
-    """Set the documented signature on `bound` and return `bound`. A definition that states its parameters is left
+    """Set the documented signature on `bound` and return `bound`. A definition with explicit parameters is left
     unchanged.
     """
     if method and isinstance(bound, FunctionType) and not bound.__doc__ and name[-1] == "_":
@@ -92,7 +92,7 @@ def _states_parameters(define: FunctionType) -> bool:
 
 
 def _put_before(bound: Any, front: Front, define: Any) -> Any:
-    """Return a public function that runs `front` first, which leaves other calls to `bound`."""
+    """Return a public function that calls `front` first. `front` passes calls that it does not handle to `bound`."""
 
     def leave(*args: Any, **given: Any) -> Any:
         if arm_for((*args, *given.values())):  # an argument overrides functions, the first in this process

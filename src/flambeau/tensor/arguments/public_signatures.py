@@ -26,7 +26,7 @@ _NAMED_DEFAULTS = {"strided", "contiguous_format", "preserve_format"}
 
 
 def documented_signature(define: Callable[..., Any], name: str, method: bool) -> Signature:
-    """Return the signature of a definition as the documentation has it.
+    """Return the signature of a definition as the documentation shows it.
 
     Args:
         define: The definition, with or without functions around it.
@@ -47,7 +47,7 @@ def documented_signature(define: Callable[..., Any], name: str, method: bool) ->
 
 
 def call_signatures(define: Callable[..., Any], name: str, method: bool) -> list[Signature]:
-    """Return each way to call a public function: those of PyTorch's parser where it has several."""
+    """Return each way to call a public function: PyTorch's overloads, if its parser has several."""
     shown = documented_signature(define, name, method)
     listed = [_parse(line, shown, method) for line in signatures_of(name, method)]
     if not listed:
@@ -57,7 +57,7 @@ def call_signatures(define: Callable[..., Any], name: str, method: bool) -> list
 
 
 def _complete(own: Signature, name: str, method: bool) -> list[Parameter]:
-    """Return the parameters without those of old programs only, and with the keywords of creation functions."""
+    """Return the parameters with the keywords of creation functions, and without those that only old programs use."""
     found: list[Parameter] = []
     for at, each in enumerate(own.parameters.values()):
         if each.kind is _NAMED and each.name in ("given", "options"):
@@ -96,7 +96,7 @@ def _drop_duplicates(parameters: list[Parameter]) -> list[Parameter]:
 
 
 def _parse(line: str, shown: Signature | None = None, method: bool = False) -> list[Parameter]:
-    """Return the parameters of a documented signature, or of a listed one with the defaults of `shown`."""
+    """Return the parameters of a documented signature, or of a listed signature with the defaults of `shown`."""
     kind: Any = _POSITIONAL
     found = [_SELF] if method else []
     for part in filter(None, line.split(", ")):

@@ -43,7 +43,7 @@ def _member(at: int) -> property:
 
 
 def _define(name: str, *fields: str) -> type[NamedResult]:
-    """Return the class of this name, and the one with `_out` appended."""
+    """Return the class of this name, and a second class with `_out` appended to the name."""
     body: dict[str, Any] = {
         "__slots__": (), "__module__": "torch.return_types", "__match_args__": fields, "fields": fields,
         "n_fields": len(fields), "n_sequence_fields": len(fields), "n_unnamed_fields": 0,

@@ -103,7 +103,9 @@ def _place(value: Any, found: list[Any]) -> None:
 
 
 def ask(shown: Any, define: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the result of the public function `shown`: that of an overriding argument, or else that of `define`."""
+    """Return the result of the public function `shown`, from an overriding argument if there is one, otherwise from
+    `define`.
+    """
     found = overriding((*args, *kwargs.values())) if here.classes else ()
     if found or in_mode():
         return handle(shown, found, args, kwargs)
@@ -143,7 +145,7 @@ def is_enabled() -> bool:
 
 
 def handle(shown: Any, found: Iterable[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call the innermost mode, then the objects in `found`, until one returns the result of `shown`."""
+    """Call the innermost mode, then the objects in `found`, until one of them returns a result of `shown`."""
     asked, types = list(found), tuple([type(each) for each in found])
     call = (shown, types, args, kwargs) if kwargs else (shown, types, args)
     if in_mode():
@@ -284,7 +286,9 @@ def arm_for(values: Iterable[Any]) -> bool:
 
 
 def again(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Retry a public function that refused its arguments, if one of them overrides functions; otherwise re-raise."""
+    """Retry a public function that refused its arguments if one of them overrides functions; otherwise raise the error
+    again.
+    """
     if arm_for((*args, *kwargs.values())):
         return function(*args, **kwargs)
     raise  # re-raises the exception being handled

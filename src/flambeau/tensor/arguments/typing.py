@@ -94,7 +94,7 @@ def lies_in(meta: Meta, form: memory_format) -> bool:
 
 
 def strides_like(meta: Meta, form: memory_format | None) -> Strides:
-    """Return the strides of a new tensor like `meta`. None and `preserve_format` keep its order of dimensions."""
+    """Return the strides of a new tensor like `meta`. None and `preserve_format` keep the order of dimensions."""
     if form is None or form is preserve_format:
         return dense_strides(meta.shape, meta.strides)
     return strides_in(meta.shape, form)
@@ -114,7 +114,7 @@ def type_name(meta: Meta) -> str:
 
 
 def parse_type(name: Any) -> tuple[dtype, device]:
-    """Return the dtype and device that a type name stands for; the device is "cpu", or "cuda" without an index."""
+    """Return the dtype and device that a type name denotes. The device is "cpu", or "cuda" without an index."""
     room, _, last = name.rpartition(".")
     if room not in ("torch", "torch.cuda") or last not in _by_type_name:
         raise ValueError(f"invalid type: '{name}'")

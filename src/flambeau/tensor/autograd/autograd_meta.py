@@ -44,7 +44,7 @@ from flambeau.tensor.tensor import (
     new_object,
 )
 
-_LIMIT = 20_000  # as many are kept as plans of calls
+_LIMIT = 20_000  # number of cached plans of views, equal to that of calls
 _view_plans: dict[tuple[Any, ...], ViewPlan] = {}  # rules are pure: a cache, never cleared but for size
 _view_structures = Structures()  # rules are pure
 _seen_views = SeenKeys()
@@ -113,7 +113,7 @@ def edge_of(t: Tensor) -> Edge:
 
 
 def _references_of_unheld() -> int:
-    """Count the references to a node that only one history and one local variable hold."""
+    """Return the number of references to a node that only one history and one local variable hold."""
     history = AutogradMeta(object())  # type: ignore[arg-type]
     node = history.node
     return getrefcount(node)
@@ -298,7 +298,7 @@ def _make_view(t: Tensor, view: View, params: tuple[Any, ...]) -> Tensor:
 
 
 def replay(steps: Steps, base: Tensor) -> Tensor:
-    """Return the view of `base` that these steps lead to."""
+    """Return the view of `base` that results from these steps."""
     listed = []
     while steps is not None:
         steps, view, params = steps

@@ -33,7 +33,7 @@ def wants_node(args: Sequence[Any]) -> bool:
 def record_composite(
     composite: Any, args: Sequence[Any], run: Callable[[], Tensor], params: tuple[Any, ...] = ()
 ) -> Tensor:
-    """Record `run(*args)` as one node. `params` are the params that its formulas receive."""
+    """Record `run(*args)` as one node. Its derivative formulas receive `params`."""
     with recording(False):
         found = run()
     record_result(composite, params, args, (found,))

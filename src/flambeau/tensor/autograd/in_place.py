@@ -137,7 +137,7 @@ class CopySlices(Node):
 
 
 class NotImplementedNode(Node):
-    """The node of an in-place change, `what`, without a derivative: its backward raises."""
+    """The node of an in-place change, `what`, without a derivative. Its backward raises."""
 
     __slots__ = ("what",)
 

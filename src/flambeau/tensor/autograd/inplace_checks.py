@@ -10,7 +10,9 @@ from flambeau.tensor.tensor import CUSTOM, INFERENCE, NO_GRAD, SEVERAL, Autograd
 
 
 def require_changeable(target: Tensor) -> None:
-    """Raise RuntimeError where a recorded in-place change of `target` is not allowed: of leaves, of some views."""
+    """Raise RuntimeError if a recorded in-place change of `target` is not allowed, because it is a leaf or a certain
+    view.
+    """
     history = target.history
     if history is None or not mode.recording:
         return

@@ -32,14 +32,14 @@ def make_leaf(t: Tensor) -> Leaf:
 
 
 def release_leaf(t: Tensor, leaf: Leaf) -> None:
-    """Make `t` stop requiring a gradient. It keeps its gradient; its hooks are inactive until it is a leaf again."""
+    """Make `t` not require a gradient. It keeps its gradient; its hooks are inactive until it is a leaf again."""
     if leaf.grad is not None:
         t.__dict__["_grad"], leaf.grad = leaf.grad, None
     t.history.node, t.history.former_leaf = None, leaf  # type: ignore[union-attr]
 
 
 def _accumulate_grad(accumulated: Any, grad: Any, meta: Meta, create_graph: bool, references: int) -> Any:
-    """Return a leaf's new gradient from its former one and an added gradient."""
+    """Return a leaf's new gradient: the sum of its former gradient and an added one."""
     if accumulated is None:
         return grad.clone() if create_graph else _steal_or_copy(grad, meta, references)
     if accumulated.meta.sparse and not grad.meta.sparse:
@@ -57,7 +57,7 @@ _HOLDERS = 3  # references to its storage: `memory`, `counter` and the argument 
 
 
 def _steal_or_copy(grad: Any, meta: Meta, references: int) -> Any:
-    """Return `grad` itself if no one else can see its memory and its layout is the leaf's; otherwise a copy.
+    """Return `grad` itself if no other code can see its memory and its layout is the leaf's; otherwise a copy.
 
     `holders` is the number of references to it that do not count.
     """
@@ -81,5 +81,5 @@ def _steal_or_copy(grad: Any, meta: Meta, references: int) -> Any:
 
 @functools.lru_cache(_LAYOUTS)
 def _strides_of_gradient(meta: Meta) -> tuple[int, ...]:
-    """Return the strides of a leaf's gradient: the leaf's own if it is dense."""
+    """Return the strides of a leaf's gradient, which are those of the leaf if it is dense."""
     return meta.strides if is_dense(meta.shape, meta.strides) else contiguous_strides(meta.shape)

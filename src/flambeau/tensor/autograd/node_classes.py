@@ -1,4 +1,4 @@
-"""Classes of nodes. Each operator definition has its own, or several, so that nodes have PyTorch's names."""
+"""Classes of nodes. Each operator definition has one or more, so that nodes have PyTorch's names."""
 
 from __future__ import annotations
 

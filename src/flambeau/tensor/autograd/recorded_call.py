@@ -89,7 +89,7 @@ class RecordedCall(Node):
         return values
 
     def __getattr__(self, name: str) -> Any:
-        """Return a saved value under PyTorch's name; None if only other gradients need it.
+        """Return a saved value under PyTorch's name; None if only gradients that are not computed need it.
 
         Raises:
             AttributeError: If no formula needs it.

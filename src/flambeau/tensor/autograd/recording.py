@@ -22,12 +22,13 @@ from flambeau.tensor.tensor import AutogradMeta, Tensor, new_object
 _saved_specs: dict[
     Any, SavedSpec
 ] = {}  # by record and which inputs require a gradient: made when first recorded
-_record_plans: dict[Any, RecordPlan] = {}  # record plans of calls without a plan; plans keep the others
+# record plans of calls without a plan; the other record plans are stored in plans
+_record_plans: dict[Any, RecordPlan] = {}
 _LIMIT = 20_000  # as many are kept as plans of calls
 
 
 class RecordPlan:
-    """The decisions for a recorded call that are made once for each plan.
+    """The decisions about a recorded call that are equal for each call of one plan.
 
     Attributes:
         record, params, node: The operator, the call's static params, and the class of its nodes.
@@ -84,7 +85,7 @@ class RecordPlan:
         self.saved_specs: dict[int, SavedSpec] = {}
 
     def erasing(self, args: Sequence[Any]) -> RecordPlan:
-        """Return the record plan of a call that overwrites one more of its `args`, to which zero gradients pass."""
+        """Return the record plan of a call that also overwrites one of its `args`, which receives zero gradients."""
         if self.erasing_plan is None:
             self.erasing_plan = RecordPlan(self.record, self.params, args, self.outputs, erases=True)
         return self.erasing_plan

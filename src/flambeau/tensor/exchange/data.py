@@ -115,7 +115,7 @@ def new(data: Any, kind: dtype | None, where: device | None, pin: bool = False) 
 
 
 def over(array: Array, kind: dtype, storage: type[Storage] = Storage) -> Tensor:
-    """Return a tensor that shares an array's memory and keeps the array alive."""
+    """Return a tensor that shares an array's memory. The tensor keeps the array alive."""
     itemsize = array.itemsize
     strides = tuple([s // itemsize for s in array.strides]) if array.size else contiguous_strides(array.shape)
     meta = Meta.of(array.shape, strides, kind, CPU)
@@ -161,7 +161,7 @@ def numpy_kind(array: Array) -> dtype:
 
 
 def _from_sequence(data: Any, kind: dtype | None) -> Tensor:
-    """Return a tensor of a number or of sequences of sequences of numbers, all of one shape."""
+    """Return a tensor of a number, or of nested sequences of numbers of equal lengths."""
     shape = _shape(data)
     types: set[Any] = set()
     if all(shape):
@@ -242,7 +242,7 @@ def _gather_array(array: Array, shape: tuple[int, ...], depth: int, types: set[A
 
 
 def _plain(data: Any, depth: int, kinds: set[Any]) -> Any:
-    """Return `data` with one-element tensors replaced by numbers, and add their dtypes to `kinds`."""
+    """Return `data` with one-element tensors replaced by numbers. Adds the tensors' dtypes to `kinds`."""
     if depth:
         return [_plain(part, depth - 1, kinds) for part in data]
     if not isinstance(data, Tensor):
@@ -306,7 +306,7 @@ def _array(data: Any, source: dtype, target: dtype) -> Array:
 
 def _check_range(array: Array, target: dtype) -> None:
     limits = np.iinfo(target.numpy)
-    low = int(limits.min) if target.is_signed else -int(limits.max)  # PyTorch lets negatives wrap
+    low = int(limits.min) if target.is_signed else -int(limits.max)  # PyTorch wraps negative numbers
     with np.errstate(all="ignore"):
         fits = (array >= low) & (array <= int(limits.max))
     if not fits.all():

@@ -137,7 +137,7 @@ def _dropper(form: type[Structure]) -> Any:
     return _Deleter(drop)
 
 
-_unconsumed: list[tuple[Any, type[Structure]]] = []  # capsules that we gave out, see the note
+_unconsumed: list[tuple[Any, type[Structure]]] = []  # capsules that this process has returned, see the note
 
 
 def _sweep() -> None:
@@ -223,7 +223,7 @@ def _as_asked(t: Tensor, where: tuple[int, int] | None, copy: bool | None) -> tu
 
 
 def _order(t: Tensor, stream: Any) -> None:
-    """Make the consumer's stream wait for the current one. See Note [Streams of an exchange]."""
+    """Make the consumer's stream wait for the current stream. See Note [Streams of an exchange]."""
     context = t.memory.context
     system.require_open(context)
     if stream == -1 or (stream is None and not is_real(context)):  # virtual: from here, on the same stream
@@ -245,7 +245,7 @@ def _order(t: Tensor, stream: Any) -> None:
 
 
 class _Borrowed:
-    """Another library's struct, released with the last tensor over it."""
+    """Another library's struct, which is released with the last tensor over its memory."""
 
     __slots__ = ("_address", "_deleter")
 

@@ -57,7 +57,7 @@ def from_numpy(ndarray: Array) -> Tensor:
 
 
 class _Owner:
-    """The owner of a shared array's memory. NumPy reads its array interface and keeps it alive."""
+    """The owner of a shared array's memory. NumPy reads its array interface and keeps the owner alive."""
 
     __slots__ = ("__array_interface__", "__weakref__", "memory")
 
@@ -75,7 +75,7 @@ class _Owner:
 
 @method
 def numpy(self: Tensor, *, force: bool = False) -> Array:
-    """Return an array over the tensor's memory, which the array keeps alive.
+    """Return an array over the tensor's memory. The array keeps the memory alive.
 
     Args:
         force: Detach the tensor, and copy it from its device.
@@ -152,7 +152,7 @@ def _interface_of(t: Tensor) -> dict[str, Any]:
         "descr": [("", meta.dtype.numpy.str)],
         "strides": None if is_contiguous(meta.shape, meta.strides) else meta.byte_strides,
         "data": (t.ptr if meta.numel else 0, False),
-        "stream": stream_of(t).cuda_stream or 1,  # the consumer's stream must wait for it
+        "stream": stream_of(t).cuda_stream or 1,  # the stream that the consumer must wait for
     }
 
 
@@ -247,7 +247,9 @@ def _warn_of_read_only(given: str, what: str, means: str) -> None:
 
 @function
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """Return `data` as a tensor: itself, or over the same NumPy memory, unless dtype or device ask for a copy."""
+    """Return `data` as a tensor: itself, or a tensor over the same NumPy memory, unless dtype or device require a
+    copy.
+    """
     return asarray(data, dtype=dtype, device=device)
 
 

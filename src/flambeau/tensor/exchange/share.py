@@ -47,8 +47,7 @@ def is_shared(self: Tensor) -> bool:
 
 @method
 def share_memory_(self: Tensor) -> Tensor:
-    """Move the storage to memory that other processes can map. Does nothing on a CUDA device, or if it is shared
-    already.
+    """Move the storage to memory that other processes can map. Do nothing on a CUDA device, or if it is shared already.
 
     All tensors over the storage move with it. Its size is then fixed.
 

@@ -63,8 +63,8 @@ class _Sharing:
         self.begin()
 
     def begin(self) -> None:
-        """Reset the state, at first and in a forked child, whose parent owns the memory under way and maybe a held
-        lock.
+        """Reset the state at the start, and in a forked child, where the parent owns the sent memory and perhaps holds
+        a lock.
         """
         self.lock = threading.RLock()
         self.slots: Slots | None = None
@@ -73,7 +73,7 @@ class _Sharing:
         self.senders = Senders()
 
     def post(self, memory: Anonymous) -> tuple[bytes, bytes, int]:
-        """Send anonymous memory: its door, and the slot that the receiver clears after it has mapped it."""
+        """Send anonymous memory: its door, and the slot that the receiver clears after mapping the memory."""
         if len(self.underway) >= self.many:
             self.settle(list(self.underway))
             self.many = 2 * len(self.underway) + _MANY  # looking costs as much as there is
@@ -220,7 +220,9 @@ def storage_over(memory: Any, nbytes: int) -> Storage:
 
 
 def storage_of_descriptor(fd: int, nbytes: int) -> Storage:
-    """Return the storage of a file descriptor and take ownership: the storage with that memory, or a new one."""
+    """Return the storage of a file descriptor, of which it takes ownership: an existing storage of that memory, or a
+    new one.
+    """
     with sharing.lock:
         found = sharing.known.get(key_of(fd))
         if found is None:
@@ -259,7 +261,7 @@ def storage_of_name(name: str, nbytes: int) -> Storage:
 
 
 def send(storage: Storage) -> device_ipc.Parcel:
-    """Return what another process needs to use a CUDA storage.
+    """Return the data with which another process can use a CUDA storage.
 
     Raises:
         NotSupportedError: If its memory is not the allocator's.
@@ -279,7 +281,7 @@ def send(storage: Storage) -> device_ipc.Parcel:
 
 
 def receive(parcel: device_ipc.Parcel) -> Storage:
-    """Return the storage that another process sent: the one that is open here already, or a new one."""
+    """Return the storage that another process sent: the one that is already open here, or a new one."""
     with sharing.lock:
         found = sharing.known.get(parcel.key)
         if found is not None and found.context.closed:
@@ -346,7 +348,7 @@ def warn_if_has_hooks(tensor: Tensor) -> None:
 
 
 def over(storage: Storage) -> UntypedStorage:
-    """Return a storage as programs see it."""
+    """Return a storage as the UntypedStorage that programs use."""
     row = make(Meta.contiguous_of((storage.nbytes,), dtypes.uint8, storage.device), storage, storage.ptr)
     made: UntypedStorage = face(UntypedStorage, row)
     return made

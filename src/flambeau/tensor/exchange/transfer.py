@@ -110,7 +110,7 @@ def write(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:
         version = target.counter.version
         if source.history is None and target.history is None:
             call_into(ops.copy, (target,), (source,), (to.dtype, to.shape))
-        else:  # the caller records it
+        else:  # the caller records the copy
             with recording(False):
                 call_into(ops.copy, (target,), (source,), (to.dtype, to.shape))
         target.counter.version = version
@@ -147,7 +147,7 @@ def _warn_of_lost_imaginary() -> None:
 
 
 def _alike(target: Meta, source: Meta) -> bool:
-    """Return True if one memory copy suffices: equal bytes in equal order, without gaps."""
+    """Return True if one memory copy suffices: both have equal dtypes and orders of dimensions, and no gaps."""
     return (
         target.dtype is source.dtype
         and target.shape == source.shape
@@ -157,7 +157,7 @@ def _alike(target: Meta, source: Meta) -> bool:
 
 
 def _as_contiguous(source: Tensor, kind: dtype, shape: tuple[int, ...]) -> Tensor:
-    """Return `source` as a contiguous tensor of a dtype and (broadcast) shape: itself if it is one."""
+    """Return `source` as a contiguous tensor of a dtype and (broadcast) shape: itself if it is such a tensor."""
     meta = source.meta
     if meta.dtype is kind and meta.shape == shape and meta.contiguous:
         return source
@@ -171,7 +171,8 @@ def _copy_host(target: Tensor, source: Tensor, non_blocking: bool) -> None:
     if _alike(to, source.meta):
         _copy_bytes(target, source, non_blocking)
         return
-    if (source.meta.device is CPU) is not non_blocking:  # the source lies where the copy converts
+    # the source is on the side on which the copy converts
+    if (source.meta.device is CPU) is not non_blocking:
         kind = to.dtype
     packed = _as_contiguous(source, kind, to.shape)
     if to.contiguous and kind is to.dtype:
@@ -190,7 +191,7 @@ def stream_of(t: Tensor) -> Any:
 
 
 def _copy_bytes(target: Tensor, source: Tensor, non_blocking: bool) -> None:
-    """Copy memory between host and device, for tensors that one memory copy serves."""
+    """Copy memory between host and device, for tensors for which one memory copy suffices."""
     here, there = (target, source) if target.meta.device is CPU else (source, target)
     stream, driver = stream_of(there), there.memory.context.driver
     memory = here.memory.host_memory(here.ptr, source.meta.nbytes, awaited=not non_blocking)
@@ -231,7 +232,7 @@ def _copy_across(target: Tensor, source: Tensor) -> None:
 
 
 def _copy_staged(target: Tensor, source: Tensor, here: Any, there: Any) -> None:
-    """Copy through pinned memory: out on the source's stream, in on the target's, each in its own order."""
+    """Copy through pinned memory: to the host on the source's stream, to the device on the target's stream."""
     _wait(here, there, "copy between devices: the copy waits until its target may be written")
     staging = PinnedStorage(target.meta.nbytes)
     memory = staging.host_memory(staging.ptr, target.meta.nbytes)
@@ -304,7 +305,7 @@ def _copy_shown(source: Tensor, meta: Meta, non_blocking: bool) -> Tensor:
 
 @both
 def clone(input: Tensor, *, memory_format: memory_format | None = None) -> Tensor:
-    """Return a copy. The order of dimensions in memory is kept unless `memory_format` is another format."""
+    """Return a copy. The order of dimensions in memory is kept unless `memory_format` changes it."""
     meta = input.meta
     if memory_format is None and meta.plain:
         result: Tensor = unary(ops.copy, input, (meta.dtype, meta.shape))
@@ -333,7 +334,7 @@ def contiguous(self: Tensor, *, memory_format: memory_format = contiguous_format
 
 @method
 def is_contiguous(self: Tensor, *, memory_format: memory_format = contiguous_format) -> bool:
-    """Return True if the elements lie in memory in the order of `memory_format`, without gaps."""
+    """Return True if the elements are in memory in the order of `memory_format`, without gaps."""
     meta = self.meta
     if memory_format is contiguous_format:
         return meta.contiguous
@@ -375,7 +376,7 @@ def on_host(t: Tensor) -> Tensor:
 
 @method
 def item(self: Tensor) -> bool | int | float | complex:
-    """Return the one element as a Python number. A CUDA tensor's current stream is synchronized."""
+    """Return the only element as a Python number. A CUDA tensor's current stream is synchronized."""
     if self.meta.numel != 1:
         raise RuntimeError(f"a Tensor with {self.meta.numel} elements cannot be converted to Scalar")
     if interception.count and dispatch.is_shown((self,)):
@@ -438,7 +439,7 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _dense(meta: Meta) -> bool:
-    """Return True for a layout without gaps or overlaps, whose strides a copy keeps."""
+    """Return True for a layout without gaps or overlaps. A copy keeps such strides."""
     return is_dense(meta.shape, meta.strides)
 
 
@@ -499,7 +500,7 @@ def cuda(
     memory_format: memory_format = preserve_format,
     **old: Any,
 ) -> Tensor:
-    """Return this tensor on a CUDA device (None: the current one), itself if it is there."""
+    """Return this tensor on a CUDA device (None: the current one), or the tensor itself if it is there."""
     _rename_async(old, "cuda")
     non_blocking = old.pop("non_blocking", non_blocking)
     if old:

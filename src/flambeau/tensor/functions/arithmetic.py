@@ -60,7 +60,7 @@ def operand(x: Any, name: str, argument: str, position: int) -> Any:
     if isinstance(x, np.number):
         return x.item()
     if isinstance(x, np.bool_):
-        return float(x)  # as PyTorch takes it
+        return float(x)  # as PyTorch accepts it
     for kind in SCALARS:  # a subclass: an enumeration's member
         if isinstance(x, kind):
             return kind(x)
@@ -74,7 +74,7 @@ def _no_operand(x: Any, name: str, argument: str, position: int) -> TypeError:
 
 
 def is_operand(x: Any, *also: type) -> bool:
-    """Return True if an operator takes it: a tensor, a Python or NumPy scalar."""
+    """Return True if operators accept the value: a tensor, or a Python or NumPy scalar."""
     return isinstance(x, (*_OPERANDS, *also))
 
 
@@ -131,7 +131,7 @@ def publish_in_place(define: Callable[..., Any], op: Pointwise, bind: Callable[[
 
 
 def bind_unary(op: Pointwise) -> None:
-    """Bind a unary operator: torch.exp(input, *, out=None), Tensor.exp(), and Tensor.exp_() where the dtype is kept."""
+    """Bind a unary operator: torch.exp(input, *, out=None), Tensor.exp(), and Tensor.exp_() if the dtype is kept."""
     name = op.name
 
     def of_tensor(input: Any = ..., *, out: Any = None, **named: Any) -> Any:
@@ -501,7 +501,7 @@ def _bounds(x: Tensor, low: Any, high: Any) -> tuple[Pointwise, tuple[Any, ...]]
 
 @function
 def clamp(input: Any, min: Any = None, max: Any = None, *, out: Any = None) -> Any:
-    """Return each element limited to [min, max]: numbers or tensors, of which one may be None."""
+    """Return each element clamped to [min, max]. The bounds are numbers or tensors, and one may be None."""
     return run(*_bounds(tensor_operand(input, "clamp", "input", 1), min, max), out)
 
 
@@ -683,7 +683,7 @@ publish(
 
 @function
 def polar(abs: Tensor, angle: Tensor, *, out: Any = None) -> Any:
-    """Return a complex tensor of its absolute values and angles, of one floating dtype."""
+    """Return the complex tensor with these absolute values and angles, which have one floating dtype."""
     abs, angle = tensor_operand(abs, "polar", "abs", 1), tensor_operand(angle, "polar", "angle", 2)
     return _run_complex(functions.polar, abs, angle, out)
 
@@ -696,7 +696,7 @@ def lerp(input: Any, end: Any, weight: Any, *, out: Any = None) -> Any:
 
 
 def _weight(weight: Any, start: Tensor, function: str, position: int) -> Any:
-    """Return the weight of `lerp`; one without dimensions is a number, which takes the dtype of the tensors."""
+    """Return the weight of `lerp`. A weight without dimensions is a number, which has the dtype of the tensors."""
     x = operand(weight, function, "weight", position)
     if isinstance(x, Tensor) and not x.meta.ndim and not (x.is_complex() and not start.is_complex()):
         return x.to(start.dtype)

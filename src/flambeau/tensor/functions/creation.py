@@ -51,7 +51,7 @@ from flambeau.tensor.tensor import Tensor, make
 
 
 def _new(meta: Meta, options: CreationOptions) -> Tensor:
-    """Return an uninitialized tensor, or `out` as it asks."""
+    """Return an uninitialized tensor of a meta, or `out` resized to it."""
     if options.out is not None:
         return _resize_out(options.out, meta, options)
     if not options.pin_memory:
@@ -146,7 +146,7 @@ flags.subscribe(_repeated.clear)  # empty tensors may have to be filled from now
 
 
 def find_meta(function: str, sizes: tuple[Any, ...], given: Sized) -> tuple[Any, Meta | None]:
-    """Return (cache key of a creation, its meta if it is cached); the key is None if the arguments cannot be one."""
+    """Return (cache key of a creation, the cached meta or None). The key is None if the arguments are not cacheable."""
     if len(sizes) == 1 and sizes[0].__class__ in (tuple, list):
         sizes = tuple(sizes[0])
     elif not sizes and "size" not in given:  # `zeros()` is an error, `zeros([])` is not
@@ -219,7 +219,7 @@ def empty_permuted(size: Any, physical_layout: Any, **given: Unpack[Given]) -> T
 
 
 def _of_default(define: Any, sizes: tuple[Any, ...], value: int, given: Sized) -> Tensor:
-    """Return zeros or ones, by default of the default dtype. See Note [Repeated creations]."""
+    """Return zeros or ones, of the default dtype unless one is given. See Note [Repeated creations]."""
     function = define.__name__
     if interception.count and dispatch.is_shown():
         return dispatch.create(define, sizes, dict(given))
@@ -351,7 +351,7 @@ def ones_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
 @creates
 @signatures("full_like(input: Tensor, fill_value: Number, *, memory_format: memory_format | None=, **made)")
 def full_like(input: Tensor, fill_value: Number, **given: Unpack[Given]) -> Tensor:
-    """Return one value in the shape, dtype, device and memory order of `input`."""
+    """Return a tensor of one value with the shape, dtype, device and memory order of `input`."""
     meta, options = _like("full_like", input, given)
     return _constant(meta, number(fill_value, "full_like", "fill_value", 2), options)
 
@@ -370,7 +370,7 @@ def _new_like(
 @creates
 @signatures("Tensor.new_empty(size: IntTuple, **made)")
 def new_empty(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
-    """Return an uninitialized tensor on this one's device and of its dtype."""
+    """Return an uninitialized tensor with this tensor's device and dtype."""
     if self.meta.sparse:
         return layouts.find("new_empty")(*_new_like(self, "new_empty", sizes, given), self)
     return _empty(*_new_like(self, "new_empty", sizes, given))
@@ -391,7 +391,7 @@ def new_zeros(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
 @creates
 @signatures("Tensor.new_ones(size: IntTuple, **made)")
 def new_ones(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
-    """Return ones on this tensor's device and of its dtype."""
+    """Return ones with this tensor's device and dtype."""
     meta, options = _new_like(self, "new_ones", sizes, given)
     return _constant(meta, 1, options)
 
@@ -406,7 +406,7 @@ Tensor.new_full(size: IntTuple, fill_value: Number, *, dtype: dtype | None=None,
 """,
 )
 def new_full(self: Tensor, size: IntTuple, fill_value: Number, **given: Unpack[Given]) -> Tensor:
-    """Return one value on this tensor's device and of its dtype."""
+    """Return a tensor of one value with this tensor's device and dtype."""
     meta, options = _new_like(self, "new_full", (size,), cast(Sized, given))
     return _constant(meta, number(fill_value, "new_full", "fill_value", 2), options)
 

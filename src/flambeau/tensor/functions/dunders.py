@@ -84,7 +84,7 @@ def _bind_comparison(op: Pointwise) -> None:
 
 for _op in (logic.eq, logic.ne, logic.lt, logic.le, logic.gt, logic.ge):
     _bind_comparison(_op)
-Tensor.__array_priority__ = 1000  # NumPy's scalars and arrays leave the operation to us
+Tensor.__array_priority__ = 1000  # NumPy's scalars and arrays then call the tensor's operator
 
 
 @method

@@ -294,7 +294,7 @@ def _run(op: Op, x: Tensor, params: tuple[Any, ...], out: Tensor | None) -> Tens
 
 
 def _to_spectrum(x: Tensor, dims: tuple[int, ...], scale: str, out: Tensor | None, forward: bool) -> Tensor:
-    """Return half the spectrum of real input. The backward transform is the conjugate of the forward one."""
+    """Return half of the spectrum of real input. The backward transform is the conjugate of the forward transform."""
     params = (dims, scale)
     if forward:
         return _run(ops.r2c, x, params, out)
@@ -306,7 +306,7 @@ def _to_spectrum(x: Tensor, dims: tuple[int, ...], scale: str, out: Tensor | Non
 def _to_real(
     x: Tensor, dims: tuple[int, ...], points: int, scale: str, out: Tensor | None, forward: bool
 ) -> Tensor:
-    """Return the real signal of half a spectrum. The forward transform is the backward one of the conjugate."""
+    """Return the real signal of half a spectrum. The forward transform is the backward transform of the conjugate."""
     return _run(ops.c2r, x.conj() if forward else x, (dims, scale, points), out)
 
 

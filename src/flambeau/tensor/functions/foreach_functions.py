@@ -26,7 +26,7 @@ def _check_tensors(tensors: Any) -> Sequence[Any]:
 
 
 def _for_each(tensors: Sequence[Any], given: Any) -> Sequence[Any]:
-    """Return one value for each tensor: the elements of a list, or one number for all."""
+    """Return one value for each tensor: the elements of a list, or one number repeated."""
     if isinstance(given, list | tuple):
         if len(given) == len(tensors):
             return given

@@ -38,7 +38,9 @@ def update(
 
 
 def update_flagged(record: Foreach, lists: Sequence[Sequence[Tensor]], flag: Tensor) -> None:
-    """Update lists, and set a float32 flag of one element to 1 if the operator reports it; see `update`."""
+    """Update lists, and set a float32 flag of one element to 1 if the operator reports non-finite values; see
+    `update`.
+    """
     for start in range(0, len(lists[0]), MOST):
         part = [x[start : start + MOST] for x in lists]
         changed = [t for k in record.changed(()) for t in part[k]]

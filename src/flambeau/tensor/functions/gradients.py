@@ -185,7 +185,9 @@ _property(_grad, _set_grad)
 
 
 def _grad_dtype(self: Tensor) -> dtype:
-    """Return the dtype of the gradient, which is the tensor's own. Another dtype, which PyTorch permits, is refused."""
+    """Return the dtype of the gradient, which is the tensor's dtype. Setting another one, which PyTorch permits,
+    raises.
+    """
     if not self.is_leaf:
         raise RuntimeError("grad_dtype can only be accessed on leaf tensors.")
     return self.meta.dtype
@@ -273,7 +275,7 @@ _property(_retains_grad)
 def backward(
     self: Tensor,
     gradient: Any = None,
-    retain_graph: Any = None,  # PyTorch takes anything that is true or false
+    retain_graph: Any = None,  # as in PyTorch, any object is accepted and its truth value counts
     create_graph: Any = False,
     inputs: Any = None,
 ) -> None:

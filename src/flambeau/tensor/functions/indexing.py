@@ -229,7 +229,7 @@ def _part(x: Any) -> Any:
 
 
 def _dimensions(part: Any) -> int:
-    """Return how many dimensions a part of an index consumes."""
+    """Return the number of dimensions that a part of an index consumes."""
     if part is None or part is Ellipsis or isinstance(part, bool):
         return 0
     if isinstance(part, Tensor) and part.meta.dtype in _MASKS:
@@ -434,7 +434,7 @@ def _warn_of_repeats(name: str, example: str) -> None:
 @both
 @signatures("masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number)")
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
-    """Return `value` where the (broadcast) mask is True, else the tensor's own elements."""
+    """Return `value` where the (broadcast) mask is True, elsewhere the tensor's elements."""
     result: Tensor = call(masks.masked_fill, (input, mask, _scalar(value, input, "masked_fill_")))
     return result
 
@@ -493,7 +493,7 @@ def index_add_(self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
 def index_copy(
     input: Tensor, dim: int, index: Tensor, source: Tensor, *, out: Tensor | None = None
 ) -> Tensor:
-    """Copy the slices of `source` to indices of a dimension; of repeated indices the last one wins."""
+    """Copy the slices of `source` to indices of a dimension. For repeated indices the last slice is kept."""
     return _into(ops.index_copy, out, (input, index, source), (dim,))
 
 
@@ -571,7 +571,7 @@ def index_put(input: Tensor, indices: Sequence[Any], values: Tensor, accumulate:
 
 
 def _grid_index(index: Tensor) -> Tensor:
-    """Check an index of gather and scatter. As in PyTorch, an empty one may have any dtype."""
+    """Check an index of gather and scatter. As in PyTorch, an empty index may have any dtype."""
     return index if index.meta.numel else index.to(dtypes.int64)
 
 
@@ -699,7 +699,7 @@ def scatter_add_(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
 
 def _reduction(reduce: str) -> str:
-    reduce = {"max": "amax", "min": "amin"}.get(reduce, reduce)  # PyTorch takes these names too
+    reduce = {"max": "amax", "min": "amin"}.get(reduce, reduce)  # PyTorch accepts these names too
     if reduce not in ("sum", "prod", "mean", "amax", "amin"):
         raise RuntimeError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
     return reduce

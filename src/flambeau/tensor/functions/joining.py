@@ -120,7 +120,7 @@ def _some(tensors: Any, name: str) -> tuple[Tensor, ...]:
 
 
 def _atleast(t: Tensor, ndim: int) -> Tensor:
-    """Return `t` with added dimensions of size 1 in front; a matrix gets its third one at the end."""
+    """Return `t` with leading dimensions of size 1 added; for a matrix, the third dimension is added at the end."""
     have, shape = t.meta.ndim, t.meta.shape
     if have >= ndim:
         return t
@@ -191,7 +191,9 @@ def _zeros(shape: tuple[int, ...], kind: dtype, like: Tensor) -> Tensor:
 @method
 @signatures("Tensor.repeat(repeats: IntTuple)", shown="Tensor.repeat(*repeats: int)")
 def repeat(self: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
-    """Return the tensor repeated so many times along each dimension; more sizes than dimensions add leading ones."""
+    """Return the tensor repeated the given number of times along each dimension. Extra numbers add leading
+    dimensions.
+    """
     if not sizes and repeats is None:
         raise TypeError('repeat() missing 1 required positional arguments: "repeats"')
     times = ints(sizes if repeats is None else (repeats,), "repeat", "repeats")
@@ -220,7 +222,7 @@ Tensor.tile(*dims: int)
 """,
 )
 def tile(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
-    """Return `repeat`, where fewer sizes than dimensions leave the leading dimensions as they are."""
+    """Return `repeat`, with 1 for leading dimensions that `dims` lacks."""
     times = given_ints(args, dims, "tile", "dims")
     return repeat(input, (*[1] * (input.meta.ndim - len(times)), *times))
 
@@ -323,7 +325,9 @@ def roll(input: Tensor, shifts: IntOrTuple, dims: IntOrTuple | None = ()) -> Ten
 
 @both
 def rot90(input: Tensor, k: int = 1, dims: IntTuple = (0, 1)) -> Tensor:
-    """Return the tensor rotated by `k` quarter turns in the plane of two dims, from the first towards the second."""
+    """Return the tensor rotated by `k` quarter turns in the plane of two dims, from the first dim towards the
+    second.
+    """
     given = ints((dims,), "rot90", "dims")
     if len(given) != 2:
         raise RuntimeError(f"expected total rotation dims == 2, but got dims = {len(given)}")
@@ -556,7 +560,7 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
 
 
 def _choose(numel: int, r: int, with_replacement: bool) -> Any:
-    """Return the indices of every choice: (choices, r)."""
+    """Return the indices of all combinations, as a tensor of shape (combinations, r)."""
     if numel**r >= 1 << 48:  # NumPy's error of such sizes has another type
         raise MemoryError(f"{numel} ** {r} choices")
     grid = np.indices((numel,) * r).reshape(r, -1).T

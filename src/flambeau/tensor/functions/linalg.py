@@ -41,7 +41,7 @@ def tensor_of(x: Any, name: str, argument: str = "A", position: int = 1) -> Tens
 
 
 def _warn_of_age(name: str, newer: str, how: str) -> None:
-    """Warn, in PyTorch's words, of a function with a newer name in `torch.linalg`; `how` is the newer call."""
+    """Warn, in PyTorch's words, that a function has a newer name in `torch.linalg`. `how` is the newer call."""
     warn_program(
         f"{name} is deprecated in favor of {newer} and will be removed in a future PyTorch release.{how}",
         UserWarning,
@@ -162,7 +162,7 @@ def _to_double(x: Tensor) -> Tensor:
 
 
 def _is_vector(a: Tensor, b: Tensor) -> bool:
-    """Return True if B is one vector for each matrix A, not a matrix."""
+    """Return True if B has one vector for each matrix A, not a matrix."""
     return b.ndim == 1 or (a.ndim - 1 == b.ndim and b.meta.shape == a.meta.shape[:-1])
 
 
@@ -330,7 +330,7 @@ def cholesky_inverse(L: Tensor, upper: bool = False, *, out: Tensor | None = Non
 
 
 def _zero_pivots(x: Tensor) -> Tensor:
-    """Return the place of the first zero on each matrix' diagonal, from 1; 0 where none is."""
+    """Return the position, from 1, of the first zero on each matrix's diagonal; 0 if there is no zero."""
     zero = (x.diagonal(dim1=-2, dim2=-1) == 0).long()
     count = zero.meta.shape[-1]
     found: Tensor = zero.any(-1).long() * (zero.argmax(-1) + 1) if count else zero.sum(-1)
@@ -347,8 +347,8 @@ def _identity(like: Tensor) -> Tensor:
 
 
 def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False, out: Out = None) -> Any:
-    """Return L and U in one matrix, the rows exchanged (from 1), and the info: the place of a zero on U's diagonal,
-    or 0.
+    """Return L and U in one matrix, the row exchanges (from 1), and the position of a zero on U's diagonal (0:
+    none).
     """
     return _factor(A, pivot, "torch.linalg.lu_factor_ex", check_errors, out)
 
@@ -365,7 +365,7 @@ def _factor(A: Tensor, pivot: bool, name: str, check_errors: bool, out: Out) -> 
 
 
 def lu_factor(A: Tensor, *, pivot: bool = True, out: Out = None) -> Any:
-    """Return L and U in one matrix, and the row exchanges as indices that start at 1.
+    """Return L and U in one matrix, and the row exchanges as indices from 1.
 
     Raises:
         RuntimeError: If U has a zero on its diagonal.
@@ -397,7 +397,8 @@ def _lu(A: Tensor, pivot: bool = True, get_infos: bool = False, out: Out = None)
     )  # fmt: skip
     if get_infos:
         return tuple(lu_factor_ex(A, pivot=pivot, out=out))
-    found = _factor(A, pivot, "torch.lu_factor", False, None)[:2]  # zeros on the diagonal are no error here
+    # a zero on the diagonal is not an error here
+    found = _factor(A, pivot, "torch.lu_factor", False, None)[:2]
     return tuple(_return_named(types.linalg_lu_factor, found, out))
 
 

@@ -31,7 +31,7 @@ from flambeau.tensor.tensor import Tensor
 
 @both
 def matrix_power(input: Tensor, n: int, *, out: Tensor | None = None) -> Tensor:
-    """Return each square matrix to an integer power; a negative one inverts it first."""
+    """Return each square matrix raised to an integer power. A negative power inverts the matrix first."""
     tensor_of(input, "linalg_matrix_power")
     n = integer(n, "linalg_matrix_power", "n", 2)
     ops.check_square("linalg.matrix_power", input.meta)
@@ -90,7 +90,7 @@ def matrix_exp(input: Tensor) -> Tensor:
 
 
 def _halvings(x: Tensor) -> Any:
-    """Return how often each matrix is halved, expanded over the matrix; 0 if it is not finite."""
+    """Return the number of times that each matrix is halved, expanded over the matrix; 0 for a non-finite matrix."""
     norms = x.detach().abs().sum(-2, keepdim=True).amax(-1, keepdim=True)
     return functions["nan_to_num"](norms.log2().ceil(), 0.0, 0.0, 0.0).clamp(min=0)
 
@@ -302,7 +302,7 @@ cumulative_trapezoid(y: Tensor, *, dx: Number=, dim: int=)
 cumulative_trapezoid(y: Tensor, x: Tensor, *, dim: int=)
 """)
 def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
-    """Return the integrals from the first sample to each later one; see `trapezoid`."""
+    """Return the integrals from the first sample to each later sample; see `trapezoid`."""
     dim = _samples_dim("cumulative_trapezoid", y, x, dx, dim)
     if x is not None:
         return _areas("cumulative_trapezoid", y, x, dim).cumsum(dim) / 2.0

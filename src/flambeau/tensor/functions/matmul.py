@@ -202,7 +202,7 @@ def inner(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 @both
 def outer(input: Tensor, vec2: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Return the matrix of products of each element of one vector with each element of the other."""
+    """Return the matrix of the products of all pairs of elements of two vectors."""
     for name, vector in (("self", input), ("vec2", vec2)):
         if vector.ndim != 1:
             raise RuntimeError(f"outer: Expected 1-D argument {name}, but got {vector.ndim}-D")
@@ -216,7 +216,7 @@ alias("ger", outer)
 
 
 def _number(x: Any, like: Tensor) -> Any:
-    """Return a factor as PyTorch takes it: an integer one for integer tensors."""
+    """Return a factor converted as PyTorch converts it: to an integer for integer tensors."""
     if x.__class__ is int:
         return x
     if isinstance(x, Tensor):
@@ -397,7 +397,7 @@ def _addr(input: Tensor, vec1: Tensor, vec2: Tensor, beta: Any, alpha: Any, out:
 
 
 def _factor(name: str, x: Any, kind: dtype) -> Any:
-    """Return a factor of `addr`, as PyTorch takes it for results of a dtype."""
+    """Return a factor of `addr`, converted as PyTorch converts it for results of this dtype."""
     x = x.item() if isinstance(x, Tensor) else x
     if kind.category < FLOATING and isinstance(x, float | complex):
         raise RuntimeError(
@@ -613,7 +613,7 @@ Labels = list[str]
 
 
 def _alone(t: Tensor, labels: Labels, output: Labels) -> Tensor:
-    """Return a single operand: its sums of integers are of int64, as `sum` has them."""
+    """Return a single operand with dimensions summed and permuted. Sums of integers are int64, as in `sum`."""
     alone = [at for at, x in enumerate(labels) if x not in output]
     kept = [x for x in labels if x in output]
     return (t.sum(alone) if alone else t).permute([kept.index(x) for x in output])
@@ -775,7 +775,7 @@ def _multiply_pair(
     a: Tensor, left: Labels, b: Tensor, right: Labels, needed: set[str]
 ) -> tuple[Tensor, Labels]:
     """Return the product of two operands as one batched matrix product, with the labels in `needed`."""
-    for x in set(left) & set(right):  # a size 1 against another broadcasts: drop it
+    for x in set(left) & set(right):  # a size of 1 broadcasts against another size, so drop the label
         n, m = a.meta.shape[left.index(x)], b.meta.shape[right.index(x)]
         if n != m and n == 1:
             a, left = a.squeeze(left.index(x)), [y for y in left if y != x]

@@ -220,7 +220,9 @@ def _condition(A: Tensor, p: Any) -> Tensor:
 
 
 def _limit(values: Tensor, A: Tensor, atol: Any, rtol: Any) -> Tensor:
-    """Return the limit above which singular values count: the larger of atol and rtol times the largest."""
+    """Return the limit above which singular values count: the larger one of `atol` and `rtol` times the largest
+    value.
+    """
     if rtol is None:
         given = atol is not None and not isinstance(atol, Tensor) and atol > 0
         rtol = 0.0 if given else float(finfo(values.dtype).eps) * max(A.meta.shape[-2:])
@@ -250,7 +252,9 @@ def matrix_rank(
     rtol: Any = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Return how many singular values exceed max(atol, rtol * the largest); rtol is by default max(m, n) epsilons."""
+    """Return the number of singular values that exceed max(atol, rtol * largest). By default rtol is max(m, n)
+    epsilons.
+    """
     if tensor_of(A, "linalg_matrix_rank").dtype not in ops.MATRICES:
         raise RuntimeError("This function doesn't handle types other than float and double")
     ops.check_ndim("torch.linalg.matrix_rank", A.meta, "input")
@@ -319,7 +323,7 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
 
 _MODES = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
 _CDIST = Composite("_cdist_forward", geometry.cdist.derivative)
-_MANY = 25  # rows from which a product is faster than differences, as PyTorch has it
+_MANY = 25  # rows from which a product is faster than differences, as in PyTorch
 
 
 @function
@@ -367,7 +371,7 @@ def _check_rows(a: Tensor, b: Tensor) -> None:
 
 
 def _by_product(a: Any, b: Any) -> Tensor:
-    """Return |a|^2 - 2 a.b + |b|^2 as one matrix product."""
+    """Return the squared distances |a|^2 - 2 a.b + |b|^2, computed as one matrix product."""
     cat, ones_like = functions["cat"], functions["ones_like"]
     long_a, long_b = (x.square().sum(-1, keepdim=True) for x in (a, b))
     left = cat([a * -2, long_a, ones_like(long_a)], -1)

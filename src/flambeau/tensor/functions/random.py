@@ -113,7 +113,9 @@ def dropout_on_cuda(x: Tensor, p: float) -> Tensor:
 
 
 def _policy(where: device) -> Policy:
-    """Return how a device's random kernels assign draws: as PyTorch on this GPU model, or equally on every GPU."""
+    """Return the policy by which a device's random kernels assign draws: PyTorch's on this GPU model, or one for all
+    GPUs.
+    """
     if flags.portable_random:
         return PORTABLE
     context = system.context_of(where)
@@ -172,7 +174,9 @@ def _each_part(x: Tensor, fill: Callable[[Tensor], Tensor]) -> Tensor:
 def _bounds(
     function: str, given: Sequence[Any], named: dict[str, Any], default: tuple[Any, Any]
 ) -> tuple[Any, Any]:
-    """Return `from` and `to` of the call. `from` is a Python keyword, so keyword arguments are in the dict `named`."""
+    """Return the arguments `from` and `to` of the call. `from` is a Python keyword, so keyword arguments are in
+    `named`.
+    """
     values = dict(zip(("from", "to"), default, strict=True))
     values.update(zip(("from", "to"), given, strict=False))
     if len(given) > 2 or not named.keys() <= values.keys():
@@ -638,7 +642,7 @@ def _looked_up(weights: Any, count: int, source: Generator | None) -> Any:
 
 
 @function
-def manual_seed(seed: Any) -> Generator:  # PyTorch's makes an int of it
+def manual_seed(seed: Any) -> Generator:  # PyTorch converts the seed to an int
     """Seed the default generators of the CPU and of all CUDA devices. Returns the CPU's generator."""
     seed = int(seed)
     generator.seed_all_cuda(seed)

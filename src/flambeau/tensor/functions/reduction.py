@@ -328,7 +328,7 @@ def _test(op: Op, name: str, input: Tensor, dim: Any, keepdim: bool, out: Tensor
     if out is not None and out.dtype.name not in ("bool", "uint8"):
         raise RuntimeError(f"{name} only supports bool tensor for result, got: {out.dtype.torch_name}")
     dims = _dims(dim, name)
-    if dims == () and input.meta.ndim:  # each element is reduced by itself
+    if dims == () and input.meta.ndim:  # each element is reduced separately
         input, dims, keepdim = input.unsqueeze(0), (0,), False
     if out is not None and out.dtype is bool_:
         return run_cast(op, (functions["ne"](input, 0),), (dims, keepdim, None), out)
@@ -341,7 +341,7 @@ count_nonzero(input: Tensor, dim: IntTuple)
 count_nonzero(input: Tensor, dim: int | None=)
 """)
 def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
-    """Return how many elements are not zero, in all or along `dim`. int64."""
+    """Return the number of nonzero elements, of all or along `dim`, as int64."""
     return call(ops.count_nonzero, (input,), (_dims(dim, "count_nonzero"), False, None))
 
 
@@ -646,7 +646,7 @@ _in_place(scan.cumprod, "cumprod")
 
 @both
 def cummax(input: Tensor, dim: int, *, out: Any = None) -> Any:
-    """Return (values, indices): running maxima along `dim` and where each was (last) reached."""
+    """Return (values, indices): the running maxima along `dim`, and the last index at which each was reached."""
     return return_types.cummax.of(run(scan.cummax, (input,), (_one_dim(dim, "cummax"), None), out), out)
 
 
@@ -706,7 +706,7 @@ def trace(input: Tensor) -> Tensor:
 
 @both
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """Return how often each value occurs in a vector of non-negative ints; with `weights`, their sums.
+    """Return the number of times that each value occurs in a vector of non-negative ints; with `weights`, their sums.
 
     Reads the largest value back, which waits for the device.
     """

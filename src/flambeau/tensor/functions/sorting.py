@@ -74,7 +74,7 @@ def unique(
     input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False,
     dim: int | None = None,
 ) -> Any:  # fmt: skip
-    """Return the distinct elements (or slices along `dim`), in order; with the inverse and the counts if asked."""
+    """Return the distinct elements (or slices along `dim`) in order; if requested, with the inverse and the counts."""
     return _unique(input, dim, False, return_inverse, return_counts)
 
 
@@ -82,7 +82,7 @@ def unique(
 def unique_consecutive(
     input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
-    """Return the elements (or slices along `dim`) that differ from the one before."""
+    """Return the elements (or slices along `dim`) that differ from the preceding one."""
     return _unique(input, dim, True, return_inverse, return_counts)
 
 
@@ -115,7 +115,7 @@ def searchsorted(
     sorted_sequence: Tensor, input: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
     sorter: Tensor | None = None, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return where to insert the values `input` into the last dimension of `sorted_sequence` to keep its order."""
+    """Return the indices at which to insert the values `input` into the last dimension of `sorted_sequence`."""
     if side not in (None, "left", "right"):
         raise RuntimeError(f"torch.searchsorted(): side can only be 'left' or 'right' but got {side}")
     if side == "left" and right:

@@ -205,7 +205,7 @@ def _values(self: Tensor) -> Any:
 
 @_method
 def _nnz(self: Tensor) -> Any:
-    """Return how many values a sparse tensor stores."""
+    """Return the number of values that a sparse tensor stores."""
 
 
 @_method

@@ -128,7 +128,9 @@ def ldexp(input: Tensor, other: Tensor, *, out: Any = None) -> Any:
 
 
 def _scales_by_power(x: Tensor, exponent: Tensor) -> bool:
-    """Return True if 2 ** exponent is its own number, which may overflow where the product does not."""
+    """Return True if 2 ** exponent is computed as a separate number, which may overflow although the product does
+    not.
+    """
     return x.dtype.category != FLOATING or exponent.dtype.category > INTEGRAL
 
 
@@ -179,7 +181,7 @@ def _of_degree(op: Pointwise) -> Callable[..., Any]:
 
 
 def _require_finite_work(op: Pointwise, x: Any, n: Any) -> None:
-    """Raise RuntimeError for a degree whose recurrence would occupy a GPU; on the CPU it ends with an error."""
+    """Raise RuntimeError for a degree with too many steps of the recurrence for a GPU. On the CPU the kernel raises."""
     if (
         isinstance(x, Tensor)
         and x.meta.device.type == "cuda"

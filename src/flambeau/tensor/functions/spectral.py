@@ -233,7 +233,7 @@ def _flag(value: bool | None) -> str:
 
 
 def _center_window(window: Tensor, n_fft: int) -> Tensor:
-    """Return the window in the middle of a frame, zeros around it."""
+    """Return the window in the middle of a frame, with zeros around the window."""
     length = window.meta.shape[0]
     if length == n_fft:
         return window
@@ -356,7 +356,7 @@ def _check_spectrum(
 
 
 def _added_up(frames: Any, hop: int) -> Any:
-    """Return frames of (batch, frames, points), each laid `hop` further than the one before, and summed."""
+    """Return frames of shape (batch, frames, points) summed, each shifted by `hop` points from the previous one."""
     batch, count, points = frames.meta.shape
     arange, where = functions["arange"], frames.device
     places = (arange(count, device=where) * hop).unsqueeze(1) + arange(points, device=where)

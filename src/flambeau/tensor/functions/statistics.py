@@ -151,7 +151,7 @@ def _gradient_dims(x: Tensor, dim: Any) -> list[int]:
 
 
 def _spacings(spacing: Any, count: int) -> Sequence[Any]:
-    """Return one distance or vector of coordinates for each dimension."""
+    """Return one distance or one vector of coordinates for each dimension."""
     if spacing is None:
         return [1.0] * count
     if isinstance(spacing, (tuple, list)):
@@ -386,7 +386,7 @@ def _renorm(input: Any, p: Any, dim: int, maxnorm: Any) -> Any:
 
 @function
 def renorm(input: Tensor, p: Number, dim: int, maxnorm: Number, *, out: Any = None) -> Any:
-    """Return the slices along `dim`, each scaled down to a p-norm of `maxnorm` where its own is larger."""
+    """Return the slices along `dim`. A slice whose p-norm exceeds `maxnorm` is scaled down to that norm."""
     if autocast.threads and out is None:
         (input,) = autocast.cast(FLOAT32_ON_CUDA, input)
     found = _renorm(input, p, dim, maxnorm)

@@ -26,7 +26,7 @@ def _property(name: str, read: Any) -> None:
 
 @method
 def module_load(self: Tensor, other: Tensor, assign: bool = False) -> Tensor:
-    """Return what replaces this parameter or buffer when `load_state_dict` swaps tensors.
+    """Return the object that replaces this parameter or buffer when `load_state_dict` swaps tensors.
 
     Args:
         other: The value in the state dictionary. A subclass may define another conversion of it.

@@ -74,7 +74,7 @@ def _bind_copy(
 
 
 def _slice(input: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
-    """Return `step`-wise indices of a dimension from `start` up to `end`; negative ones count from the end."""
+    """Return every `step`-th index of a dimension from `start` up to `end`. Negative bounds count from the end."""
     if input.meta.ndim == 0:
         raise IndexError("slice() cannot be applied to a 0-dim tensor.")
     dim = wrap_dim(dim, input.meta.ndim)

@@ -127,7 +127,7 @@ def size(self: Tensor, dim: int | None = None) -> Any:
 
 @method
 def stride(self: Tensor, dim: int | None = None) -> Any:
-    """Return elements from one index to the next, of every dimension or of one."""
+    """Return the distance in elements between consecutive indices, of every dimension or of one."""
     if self.meta.sparse:
         strides = layouts.find("stride")(self)
         return strides if dim is None else strides[_dim(self, dim)]
@@ -142,7 +142,7 @@ def _dim(t: Tensor, dim: int) -> int:
 
 @_property
 def _base(self: Tensor) -> Tensor | None:
-    """Return the tensor that this one is a view of."""
+    """Return the tensor of which this tensor is a view."""
     return self.base
 
 
@@ -157,7 +157,7 @@ alias("ndimension", Tensor.dim, as_function=False)
 
 @function
 def numel(input: Tensor) -> int:
-    """Return how many elements it has."""
+    """Return the number of elements."""
     return Tensor.numel(input)
 
 
@@ -183,7 +183,9 @@ class _OwnCounter:
 
 
 def _data(self: Tensor) -> Tensor:
-    """Return a tensor with the same memory and its own version counter, so that autograd does not see its changes."""
+    """Return a tensor with the same memory and a separate version counter, so that autograd does not see its
+    changes.
+    """
     if interception.count and dispatch.is_shown((self,)):
         return dispatch.show("detach", self)
     alike = make(self.meta, self.memory, self.ptr)
@@ -194,12 +196,12 @@ def _data(self: Tensor) -> Tensor:
 
 
 def _set_data(self: Tensor, other: Tensor) -> None:
-    """Point this tensor at another's memory. The tensor keeps its identity and version counter."""
+    """Make this tensor use another tensor's memory. The tensor keeps its identity and version counter."""
     if not isinstance(other, Tensor):
         raise TypeError(f"Variable data has to be a tensor, but got {type(other).__name__}")
     version = self.counter.version
     self.meta, self.memory, self.ptr = other.meta, other.memory, other.ptr
-    self.counter = _OwnCounter()  # the old memory would be kept by its own
+    self.counter = _OwnCounter()  # the tensor's counter would keep the old memory alive
     self.counter.version = version
     if self.history is not None and isinstance(self.history.node, Leaf):
         self.history.node.set_meta(other.meta)
@@ -300,7 +302,7 @@ def _reshape(t: Tensor, shape: Sequence[int]) -> Tensor:
 
 @lru_cache(1024)
 def _resolve_shape(meta: Meta, shape: Shape) -> tuple[Shape, bool]:
-    """Return the shape without -1, and whether a view can have it."""
+    """Return the shape with -1 resolved, and True if a view can have this shape."""
     new = records.infer_shape(shape, meta.numel)
     return new, view_strides(meta.shape, meta.strides, new) is not None
 
@@ -318,7 +320,7 @@ def reshape_as(self: Tensor, other: Tensor) -> Tensor:
 
 @both
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """Return the dimensions from `start_dim` to `end_dim` as one."""
+    """Return a tensor with the dimensions from `start_dim` to `end_dim` merged into one."""
     meta = input.meta
     start, end = wrap_dim(start_dim, meta.ndim), wrap_dim(end_dim, meta.ndim)
     if start > end:
@@ -335,14 +337,14 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 @both
 def ravel(input: Tensor) -> Tensor:
-    """Return one dimension, contiguous."""
+    """Return the tensor flattened to one dimension and contiguous."""
     flat: Tensor = _plain_copy(input)
     return run(records.view, flat, (-1,)) if flat.meta.ndim != 1 else flat
 
 
 @both
 def unflatten(input: Tensor, dim: int, sizes: IntTuple) -> Tensor:
-    """Return one dimension as several; one size may be -1."""
+    """Return a view with one dimension split into several; one size may be -1."""
     new = ints((sizes,), "unflatten", "sizes")
     if not new:
         raise RuntimeError("unflatten: sizes must be non-empty")
@@ -404,7 +406,7 @@ def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
 
 
 def _broadcast_shapes(*shapes: Any) -> Size:
-    """Return the shape that tensors of these shapes broadcast to; None is no shape."""
+    """Return the shape to which tensors of these shapes broadcast. None counts as no shape."""
     sizes = [_sizes_of(shape) for shape in shapes if shape is not None]
     common = [1] * max(map(len, sizes), default=0)
     for at, shape in enumerate(sizes):
@@ -447,7 +449,7 @@ alias("broadcast_shapes", _broadcast_shapes, as_method=False)
 
 @function
 def permute(input: Tensor, dims: IntTuple) -> Tensor:
-    """Return the dimensions in another order."""
+    """Return a view with the dimensions in another order."""
     if isinstance(dims, int):
         raise TypeError("permute(): argument 'dims' (position 2) must be tuple of ints, not int")
     return run(records.permute, input, given_ints((dims,), None, "permute", "dims"))
@@ -489,7 +491,7 @@ movedim(input: Tensor, source: IntTuple, destination: IntTuple)
 movedim(input: Tensor, source: int, destination: int)
 """)
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
-    """Return a view with dimensions moved to new positions; the others keep their order."""
+    """Return a view with some dimensions moved to new positions. The other dimensions keep their order."""
     listed = ints((source,), "movedim", "source"), ints((destination,), "movedim", "destination")
     if len(listed[0]) != len(listed[1]):
         raise RuntimeError(
@@ -516,7 +518,7 @@ squeeze(input: Tensor)
 squeeze(input: Tensor, dim: int | IntTuple)
 """)
 def squeeze(input: Tensor, dim: Any = None) -> Tensor:
-    """Return a view without dimensions of size 1: all, one, or those of a tuple."""
+    """Return a view without dimensions of size 1: without all of them, one, or those of a tuple."""
     dims = None if dim is None else ints((dim,), "squeeze", "dim")
     return run(records.squeeze, input, dims)
 
@@ -583,7 +585,7 @@ def T(self: Tensor) -> Tensor:  # noqa: N802
 
 @_property
 def mT(self: Tensor) -> Tensor:  # noqa: N802
-    """Return the last two dimensions swapped."""
+    """Return a view with the last two dimensions exchanged."""
     return _swapped_last(self, "tensor.mT")
 
 
@@ -623,7 +625,7 @@ def unfold(self: Tensor, dimension: int, size: int, step: int) -> Tensor:
 
 @both
 def select(input: Tensor, dim: int, index: int) -> Tensor:
-    """Return a view of one index of a dimension, without that dimension."""
+    """Return the view at one index of a dimension, without that dimension."""
     return run(records.select, input, _int(dim), _int(index))
 
 
@@ -655,7 +657,9 @@ def narrow(input: Tensor, dim: int, start: Any, length: int) -> Tensor:
 
 @both
 def as_strided(input: Tensor, size: IntTuple, stride: IntTuple, storage_offset: int | None = None) -> Tensor:
-    """Return any layout over the tensor's storage, from `storage_offset` on (its own offset by default)."""
+    """Return a view of the tensor's storage with any layout, from `storage_offset` on (default: the tensor's
+    offset).
+    """
     shape = ints_of(size, "as_strided", "size", 1)
     strides = ints_of(stride, "as_strided", "stride", 2)
     offset = here = input.storage_offset()
@@ -673,7 +677,7 @@ def as_strided(input: Tensor, size: IntTuple, stride: IntTuple, storage_offset: 
 
 @both
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    """Return every index of a dimension as its own tensor."""
+    """Return a view for each index of a dimension."""
     d = _dim(input, dim)
     return run_several(
         UnbindBackward0, input, d, [(records.select, (d, i)) for i in range(input.meta.shape[d])]
@@ -725,7 +729,7 @@ unsafe_split(input: Tensor, split_size: int, dim: int=)
 @accepts("split", split_size="split_size_or_sections")
 @accepts("unsafe_split", split_size="split_size_or_sections")
 def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """Return parts along a dimension, of one size (the last may be smaller) or of several sizes."""
+    """Return parts of a dimension as views, of one size (the last may be smaller) or of several sizes."""
     if isinstance(split_size_or_sections, list | tuple):
         return split_with_sizes(tensor, split_size_or_sections, dim)
     if tensor.meta.ndim == 0:
@@ -749,7 +753,7 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
 
 @both
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """Return at most `chunks` parts of one size along a dimension; the last may be smaller."""
+    """Return at most `chunks` parts of a dimension as views, of equal size except that the last may be smaller."""
     if input.meta.ndim == 0:
         raise RuntimeError("chunk expects at least a 1-dimensional tensor")
     chunks = _int(chunks)
@@ -955,7 +959,7 @@ def resolve_neg(input: Tensor) -> Tensor:
 
 
 def _become(self: Tensor, view: Tensor) -> Tensor:
-    """Make the tensor take the layout of a view of itself. It does not become a view of another tensor."""
+    """Give the tensor the layout of a view of itself. It does not become a view of another tensor."""
     refuse_inference(self)
     if requires_grad(self):
         require_changeable(self)

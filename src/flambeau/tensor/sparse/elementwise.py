@@ -295,7 +295,7 @@ for _op in (arithmetic.div, arithmetic.div_floor, arithmetic.floor_divide, arith
 
 
 def change(record: Any, target: Tensor, args: Sequence[Any], params: tuple[Any, ...], run: Any) -> Tensor:
-    """Assign to `target` the value that `run()` computes without recording, recorded as one in-place change."""
+    """Assign to `target` the value that `run()` computes without recording. Autograd records one in-place change."""
     refuse_inference(target)
     tracked = mode.recording and any(isinstance(a, Tensor) and requires_grad(a) for a in (*args, target))
     node = None

@@ -125,7 +125,7 @@ def empty(layout: str, shape: tuple[int, ...], kind: dtype, where: Any) -> Tenso
 
 @_hook
 def like(t: Tensor, options: CreationOptions) -> Tensor:
-    """Return a sparse tensor without values, of the shape of another one."""
+    """Return a sparse tensor without values, in the shape of another tensor."""
     with recording(False):
         made = empty_like(t)
     kind, where = options.kind or t.meta.dtype, options.device or t.meta.device
@@ -134,7 +134,7 @@ def like(t: Tensor, options: CreationOptions) -> Tensor:
 
 @_hook
 def new_empty(meta: Meta, options: CreationOptions, t: Tensor) -> Tensor:
-    """Return a sparse tensor without values in the layout of another one."""
+    """Return a sparse tensor without values, in the layout of another tensor."""
     return empty(meta_of(t).layout, meta.shape, meta.dtype, meta.device)
 
 
@@ -185,7 +185,7 @@ def _suffixes(t: Tensor) -> list[str]:
 
 @_hook
 def recipe(t: Tensor) -> tuple[Any, tuple[Any, ...]]:
-    """Return the arguments of the call that builds a sparse tensor again: its layout and its parts."""
+    """Return the function's arguments with which a sparse tensor can be built again: its layout and its parts."""
     meta, storage = meta_of(t), storage_of(t)
     layout = t.layout
     parts: tuple[Any, ...] = storage.parts()

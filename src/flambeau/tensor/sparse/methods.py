@@ -1,4 +1,4 @@
-"""Methods of tensors that ask for, or change, the parts and the layout of a sparse tensor."""
+"""Methods of tensors that return or change the parts and the layout of a sparse tensor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _layout_text(t: Tensor) -> str:
 
 
 def _require(t: Tensor, name: str, layout: str = "sparse_coo") -> Any:
-    """Return the storage of a tensor of a layout. Raises RuntimeError if it has another one."""
+    """Return the storage of a tensor. Raises RuntimeError if the tensor has another layout."""
     if t.meta.sparse and meta_of(t).layout == layout:
         return storage_of(t)
     wanted = {

@@ -61,7 +61,9 @@ def indices_of(t: Tensor) -> Any:
 
 
 def coalesce(t: Tensor) -> Tensor:
-    """Return a COO tensor with sorted, distinct indices: itself if it is so. Values at one place are summed."""
+    """Return a COO tensor with sorted, distinct indices: the tensor itself if it is coalesced. Repeated values are
+    summed.
+    """
     storage = storage_of(t)
     if storage.coalesced:
         return t
@@ -187,7 +189,7 @@ def to_compressed(t: Tensor, layout: str) -> Tensor:
 
 
 def count_lines(lines: Tensor, count: int) -> Tensor:
-    """Return where each of `count` lines begins among sorted line numbers, and the end: (count + 1)."""
+    """Return the position at which each of `count` lines begins among sorted line numbers, and the end: (count + 1)."""
     at: Tensor = torch["arange"](count + 1, device=lines.meta.device)
     return torch["searchsorted"](lines, at)
 
@@ -212,7 +214,7 @@ def _pick(t: Tensor, indices: Tensor) -> Tensor:
 
 
 def _look_up(t: Tensor, indices: Tensor) -> Tensor:
-    """Return the values of a coalesced tensor at COO indices; zeros where it has none."""
+    """Return the values of a coalesced tensor at COO indices; zeros for indices without a value."""
     storage, shape, sparse_dim = storage_of(t), t.meta.shape, indices.meta.shape[0]
     if sparse_dim != meta_of(t).sparse_dim:
         return _pick(to_dense(t), indices)
@@ -225,7 +227,7 @@ def _look_up(t: Tensor, indices: Tensor) -> Tensor:
 
 
 def find(wanted: Tensor, sorted_indices: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return the position of each wanted index among sorted ones, and True where it exists."""
+    """Return the position of each wanted index among sorted indices, and True for those that exist."""
     wanted, known = flatten(wanted, shape), flatten(sorted_indices, shape)
     count = known.meta.shape[0]
     if not count:

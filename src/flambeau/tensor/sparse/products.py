@@ -184,7 +184,7 @@ layouts.calls[products.matmul] = _matmul
 
 
 def _bmm(a: Tensor, b: Tensor) -> Tensor:
-    """Return the products of a batch of sparse matrices and one of strided ones: of one block-diagonal matrix."""
+    """Return the products of batches of sparse and strided matrices, computed with one block-diagonal matrix."""
     if b.meta.sparse or not is_coo(a):
         raise layouts.not_implemented("bmm", (a, b))
     (count, n, k), (batches, inner, p) = a.meta.shape, b.meta.shape
@@ -257,7 +257,7 @@ def reduce_mm(a: Tensor, b: Tensor, reduce: str) -> Tensor:
 
 
 def _extremes(terms: Tensor, rows: Tensor, count: int, reduce: str) -> Tensor:
-    """Return the largest, or the least, of the terms of each row: of equal ones the first, which gets the gradient."""
+    """Return the largest (or smallest) term of each row. Of equal terms the first one counts and gets the gradient."""
     total = terms.meta.shape[0]
     if not total:
         return add_rows(count, rows, terms)

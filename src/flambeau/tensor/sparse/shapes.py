@@ -51,7 +51,7 @@ def _require_coo(name: str, t: Tensor) -> None:
 def _put_elsewhere(
     t: Tensor, indices: Tensor, shape: Sequence[int], values: Any = None, coalesced: bool = False
 ) -> Tensor:
-    """Return a COO tensor of the same values, or of others, at other places."""
+    """Return a COO tensor with other indices and shape, and the same or other values."""
     return build(indices, storage_of(t).values if values is None else values, shape, coalesced)
 
 
@@ -169,7 +169,9 @@ def _selected_back(grad: Any, metas: Any, params: Any) -> Any:
 
 
 def place_along(t: Tensor, dim: int, index: int, shape: Sequence[int]) -> Tensor:
-    """Return a COO tensor of `shape` that is zero but for `t` at one index of a new sparse dimension, recorded."""
+    """Return a COO tensor of `shape` that has `t` at one index of a new sparse dimension and zeros elsewhere,
+    recorded.
+    """
     with recording(False):
         rows = storage_of(t).indices
         new = rows.new_full((1, rows.meta.shape[1]), index)

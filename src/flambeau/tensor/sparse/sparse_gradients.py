@@ -16,7 +16,7 @@ from flambeau.tensor.sparse.primitives import build
 
 
 def _rows_named(grad: Any, b: Any, metas: Any, params: Any) -> Any:
-    """Return the gradients of the rows that were named, each with its index: one sparse dimension."""
+    """Return the gradients of the rows that an index selected, each with its index: one sparse dimension."""
     padding, by_frequency = params
     if by_frequency:
         raise RuntimeError("embedding_backward: scale_grad_by_freq not supported with sparse gradients")

@@ -35,7 +35,7 @@ class SparseStorage:
 
     @property
     def context(self) -> Any:
-        """Return the context of the device on which the parts lie."""
+        """Return the context of the parts' device."""
         return self.values.memory.context
 
     @property
@@ -131,7 +131,7 @@ def make_compressed(
 
 
 def detach_alias(t: Tensor) -> Tensor:
-    """Return a tensor over the same memory without its history, which shares the version counter."""
+    """Return a tensor over the same memory without autograd history. It shares the version counter."""
     alias = make(t.meta, t.memory, t.ptr)
     alias.counter = t.counter
     return alias
@@ -160,7 +160,7 @@ def is_compressed(t: Any) -> bool:
 
 
 def nnz_of(t: Tensor) -> int:
-    """Return how many values are stored."""
+    """Return the number of stored values."""
     values = storage_of(t).values
     nnz: int = values.meta.shape[meta_of(t).batch_dim]
     return nnz
