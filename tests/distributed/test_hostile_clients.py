@@ -19,7 +19,7 @@ from flambeau.core.ipc import handshake
 from flambeau.core.ipc.codec import Either, fits, frame_message, pack, receive, send
 from flambeau.core.ipc.handshake import SECRET, RefusedError, greet, is_same_host
 from flambeau.distributed.errors import DistNetworkError
-from flambeau.distributed.stores import store_server
+from flambeau.distributed.stores import store_client, store_server
 from flambeau.distributed.stores.coordinator import REQUESTS, Coordinator
 from flambeau.distributed.stores.kv_store import OPERATIONS
 from flambeau.distributed.stores.store_server import StoreServer
@@ -194,8 +194,8 @@ def test_a_long_message_before_the_greeting_is_refused(master: TCPStore) -> None
 def test_a_client_that_stops_amid_a_message_is_dropped(
     master: TCPStore, greeted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_server, "_GREETING_S", 0.05)
-    monkeypatch.setattr(store_server, "_STALLED_S", 0.05)
+    monkeypatch.setattr(store_client, "_GREETING_S", 0.05)
+    monkeypatch.setattr(store_client, "_STALLED_S", 0.05)
     with closing(socket.create_connection(("127.0.0.1", master.port), timeout=20)) as client:
         if greeted:
             greet(client)

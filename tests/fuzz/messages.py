@@ -10,7 +10,7 @@ from harness import Fuzzer
 from mutations import NUMBERS, mutate_bytes
 
 from flambeau.core.ipc.codec import Inbox, frame_message, pack
-from flambeau.distributed.stores.store_server import _request_of
+from flambeau.distributed.stores.store_client import request_of
 
 _LIMIT = 1 << 20
 
@@ -50,7 +50,7 @@ def take(data: bytes) -> None:
         size = rng.choice([1, 3, 100, len(data)])
         for message in inbox.feed(data[:size]):
             assert len(pack(message)) <= _LIMIT
-            _request_of(message)
+            request_of(message)
         data = data[size:]
 
 

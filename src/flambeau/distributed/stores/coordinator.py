@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +40,8 @@ _PATIENCE_S, _HURRY_S = 10.0, 0.5
 _LONGEST_S = 120.0  # the longest time in seconds that a rank is kept waiting while others work
 _WORKS = 0.1  # the share of a core below which a process does not work
 _ASK_BACK: Answer = ["why", "why"]
+_MORE = 1 << 8  # processes beyond the ranks, such as their children
+_MEMBERS = 1 << 12  # members of one communicator
 _SURE = 3  # fruitless polls of all ranks inside MPI, with no other request between them
 
 
@@ -64,14 +67,28 @@ class Participant:
         self.site = ""  # where the program last joined a communicator
         self.looks = 0  # fruitless polls inside MPI since the last other request
         self.came = 0  # number of instances it has joined
+        self.hoped = (0, 0)  # processes that had ended, and `came`, when none of its instances was hopeless
         self.pending: dict[Place, int] = {}  # instance that it waits for -> its number
         # number -> result of a complete instance that was not sent to it yet
         self.outcomes: dict[int, Any] = {}
-        self.reserved: dict[tuple[int, int], int] = {}  # (device, number) -> bytes of the allocation
+        self._reserved: dict[tuple[int, int], int] = {}  # (device, number) -> bytes of the allocation
+        self._allocated: Counter[int] = Counter()  # device -> bytes
 
     def allocated_bytes(self, device: int) -> int:
         """Return the bytes of a device that the process has allocated."""
-        return sum(nbytes for (where, _), nbytes in self.reserved.items() if where == device)
+        return self._allocated[device]
+
+    def reserve(self, device: int, number: int, nbytes: int) -> None:
+        """Record the bytes of an allocation; 0 if it has ended."""
+        self._allocated[device] += nbytes - self._reserved.pop((device, number), 0)
+        if nbytes:
+            self._reserved[device, number] = nbytes
+
+    def end(self) -> None:
+        """Record that the process has ended, so that it holds nothing."""
+        self.ended, self.request = True, None
+        self._reserved.clear()
+        self._allocated.clear()
 
     def __str__(self) -> str:
         return f"rank {self.rank} (process {self.process})"
@@ -139,6 +156,7 @@ class Coordinator:
         self._patience = _PATIENCE_S
         self.participants: dict[int, Participant] = {}  # process -> participant
         self._circles: dict[bytes, Circle] = {}
+        self._ends = 0  # number of ends of processes
 
     # -- what processes say ---------------------------------------------------------------------------------
     def ask(self, process: int, number: int, operation: str, args: list[Any]) -> Answer | None:
@@ -150,6 +168,8 @@ class Coordinator:
         if not fits(args, REQUESTS.get(operation, False)):
             raise ValueError(f"a request {operation[:40]!r} with arguments of other types")
         if operation == "hello":
+            if process not in self.participants and len(self.participants) >= self.size + _MORE:
+                raise ValueError(f"more than {self.size + _MORE} processes with virtual GPUs")
             self.participants[process] = Participant(args[0], process)
             return [number, "ok", None]
         if process not in self.participants:
@@ -178,11 +198,14 @@ class Coordinator:
                 return
             self.participants[process] = Participant(rank, process)
         mine = self.participants[process]
-        mine.ended, mine.request, mine.reserved = True, None, {}
+        mine.end()
+        self._ends += 1
 
     def _join(
         self, mine: Participant, unique: bytes, called: list[int], members: list[list[int]], site: str
     ) -> Answer:
+        if len(called) > _MEMBERS:
+            raise ValueError(f"a communicator of {len(called):,} members; at most {_MEMBERS:,} are allowed")
         if not called or any(not 0 <= rank < len(called) or device < 0 for rank, device in members):
             raise ValueError("members that the communicator does not have")
         circle = self._circles.setdefault(unique, Circle(called))
@@ -250,7 +273,7 @@ class Coordinator:
         held = sum(p.allocated_bytes(device) for p in self.participants.values())
         if held + nbytes > capacity:
             return ["full", self._others_bytes(mine, device)[1]]
-        mine.reserved[device, key] = nbytes
+        mine.reserve(device, key, nbytes)
         return ["ok", None]
 
     def _others_bytes(self, mine: Participant, device: int) -> Answer:
@@ -259,7 +282,7 @@ class Coordinator:
         return ["ok", [[p.process, p.allocated_bytes(device)] for p in others if p.allocated_bytes(device)]]
 
     def _release(self, mine: Participant, device: int, key: int) -> Answer:
-        mine.reserved.pop((device, key), None)
+        mine.reserve(device, key, 0)
         return ["ok", None]
 
     def waits(self) -> dict[int, tuple[str, object]]:
@@ -268,7 +291,7 @@ class Coordinator:
         return {p.process: (_words_of(p), p.begun) for p in waiting}
 
     # -- answers to waits -----------------------------------------------------------------------------------
-    def settle(self, elsewhere: Mapping[int, str]) -> list[tuple[int, Answer]]:
+    def settle(self, elsewhere: Mapping[int, object]) -> list[tuple[int, Answer]]:
         """Return (process, answer) for each wait that has ended. `elsewhere` describes the waits of processes in the
         store.
         """
@@ -335,7 +358,7 @@ class Coordinator:
         self._patience = _HURRY_S
         return True
 
-    def _stuck(self, elsewhere: Mapping[int, str]) -> list[tuple[Participant, Answer]]:
+    def _stuck(self, elsewhere: Mapping[int, object]) -> list[tuple[Participant, Answer]]:
         """Return the processes to answer when every rank waits. See Note [Answers to waiting ranks]."""
         alive = [p for p in self.participants.values() if not p.ended]
         waiting = self._waiting()
@@ -368,6 +391,9 @@ class Coordinator:
 
     def _hopeless(self, mine: Participant) -> str:
         """Return why an instance that a rank waits for will never be complete; "" if it may."""
+        state = (self._ends, mine.came)
+        if mine.hoped == state:
+            return ""
         for unique, key in mine.pending:
             circle = self._circles[unique]
             ended_ranks = [rank for rank in circle.late(key) if circle.owners[rank].ended]
@@ -376,15 +402,16 @@ class Coordinator:
                 kind, what = mine.request  # type: ignore[misc]
                 text = f"{owner} has ended and will never reach call {key[2]}, where this rank waits"
                 return f"{text}\n  {what}" if kind == "wait" else text
+        mine.hoped = state
         return ""
 
-    def _lines(self, elsewhere: Mapping[int, str]) -> list[str]:
+    def _lines(self, elsewhere: Mapping[int, object]) -> list[str]:
         return [
             f"{mine}: {self._line(mine, elsewhere)}"
             for mine in sorted(self.participants.values(), key=lambda p: p.rank)
         ]
 
-    def _line(self, mine: Participant, elsewhere: Mapping[int, str]) -> str:
+    def _line(self, mine: Participant, elsewhere: Mapping[int, object]) -> str:
         if mine.ended:
             return "has ended"
         if mine.request is None or mine.request == ("idle", ""):
@@ -415,7 +442,7 @@ def _news(mine: Participant) -> Answer:
     return ["ok", [None, messages] if mine.request and mine.request[0] == "join" else messages]
 
 
-def _is_blocked(mine: Participant, elsewhere: Mapping[int, str]) -> bool:
+def _is_blocked(mine: Participant, elsewhere: Mapping[int, object]) -> bool:
     """Return True if a process does nothing until others act."""
     if mine.process in elsewhere:
         goes_on = mine.outcomes or mine.idles  # or it will request them soon
@@ -463,9 +490,10 @@ def _cannot_join(circle: Circle, size: int, members: list[list[int]]) -> str:
     """Return why these members cannot join a communicator, "" if they can. As in NCCL, two may not share a device."""
     if circle.size != size:
         return f"comm_create: some ranks say that there are {circle.size} members, others say {size}"
+    taken = {*circle.devices.values()}
     for rank, device in members:
         if rank in circle.owners:
             return f"comm_create: rank {rank} has joined already"
-        if device in circle.devices.values():
+        if device in taken:
             circle.failed = f"{duplicate(device)}, and virtual GPUs of several nodes do not meet"
     return circle.failed

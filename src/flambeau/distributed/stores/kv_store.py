@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import deque
 from collections.abc import Sequence
@@ -17,14 +18,40 @@ OPERATIONS: dict[str, list[Any]] = {  # the schema of each operation's arguments
 CHANGES = frozenset(("set", "add", "compare_set", "delete", "append", "set_all", "push", "pop"))
 
 _LIMIT = 1 << 63
+_ALIKE = 64  # keys among which `newest` looks
+_DIGITS = 4096  # letters of the longest text that counts as a number
 
 
 class Table:
     """The values of a store: bytes. Counters of `add` are decimal digits, as in PyTorch."""
 
     def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
+        self.values: dict[str, bytes | bytearray] = {}  # a value that has grown by `append` is a bytearray
+        self._endings: dict[
+            str, dict[str, None]
+        ] = {}  # the last two parts of keys -> the keys, the newest last
         self._queues: dict[str, deque[bytes]] = {}
+
+    def newest(self, ending: str) -> bytes:
+        """Return the newest value whose key is a prefix, "/" and `ending`, of two parts or more; b"" if there is none.
+
+        Of many keys with the same last two parts only the newest count.
+        """
+        alike = self._endings.get("/".join(ending.rsplit("/", 2)[-2:]), {})
+        for key in itertools.islice(reversed(alike), _ALIKE):
+            if key.endswith(f"/{ending}"):
+                return self.get(key)
+        return b""
+
+    def keep(self, prefix: str) -> None:
+        """Drop all values except those whose key begins with `prefix`."""
+        for key in [key for key in self.values if not key.startswith(prefix)]:
+            self.delete(key)
+
+    def _put(self, key: str, value: bytes | bytearray) -> None:
+        if key not in self.values and (ending := _ending(key)):
+            self._endings.setdefault(ending, {})[key] = None
+        self.values[key] = value
 
     def do(self, operation: str, args: Sequence[Any]) -> Any:
         """Run one of OPERATIONS.
@@ -38,21 +65,27 @@ class Table:
 
     def ready(self, operation: str, keys: Sequence[str]) -> bool:
         """Return True if an operation that needs these keys can be done."""
-        if operation in ("get", "get_all"):
-            return all(key in self.values for key in keys)
-        return self.check(keys)
+        return not self.missing(operation, keys)
+
+    def missing(self, operation: str, keys: Sequence[str]) -> set[str]:
+        """Return those of the keys that an operation needs and that are not set."""
+        unset = {*keys}.difference(self.values)
+        return unset if operation in ("get", "get_all") else unset.difference(self._queues)
 
     def set(self, key: str, value: bytes) -> None:
-        self.values[key] = value
+        self._put(key, value)
 
     def get(self, key: str) -> bytes:
-        return self.values[key]
+        value = self.values[key]
+        if isinstance(value, bytearray):
+            value = self.values[key] = bytes(value)
+        return value
 
     def add(self, key: str, amount: int) -> int:
         total = _number(key, self.values.get(key, b"0")) + amount
         if not -_LIMIT <= total < _LIMIT:
             raise ValueError(f"add: the sum of key {key!r} has more than 64 bits")
-        self.values[key] = b"%d" % total
+        self._put(key, b"%d" % total)
         return total
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
@@ -61,20 +94,32 @@ class Table:
         if there is None and expected:
             return expected
         if there is None or there == expected:
-            self.values[key] = desired
-        return self.values[key]
+            self._put(key, desired)
+        return self.get(key)
 
     def delete(self, key: str) -> bool:
-        return self.values.pop(key, None) is not None
+        if key not in self.values:
+            return False
+        del self.values[key]
+        if (keys := self._endings.get(ending := _ending(key))) is not None:
+            del keys[key]
+            if not keys:
+                del self._endings[ending]
+        return True
 
     def append(self, key: str, value: bytes) -> None:
-        self.values[key] = self.values.get(key, b"") + value
+        there = self.values.get(key, b"")
+        if isinstance(there, bytes):
+            there = bytearray(there)
+            self._put(key, there)
+        there += value
 
     def get_all(self, keys: Sequence[str]) -> list[bytes]:
-        return [self.values[key] for key in keys]
+        return [self.get(key) for key in keys]
 
     def set_all(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
-        self.values.update(zip(keys, values, strict=True))
+        for key, value in zip(keys, values, strict=True):
+            self._put(key, value)
 
     def num_keys(self) -> int:
         """Return the number of values, without queues."""
@@ -103,7 +148,15 @@ class Table:
         return len(self._queues.get(key, ()))
 
 
-def _number(key: str, value: bytes) -> int:
-    if not re.fullmatch(rb"\s*[+-]?\d+", value):
-        raise ValueError(f"stoll: add: the value of key {key!r} is {value[:40]!r}, which is no whole number")
+def _ending(key: str) -> str:
+    """Return the last two parts of a key that has a prefix before them; "" for other keys."""
+    _, *ending = key.rsplit("/", 2)
+    return "/".join(ending) if len(ending) == 2 else ""
+
+
+def _number(key: str, value: bytes | bytearray) -> int:
+    if len(value) > _DIGITS or not re.fullmatch(rb"\s*[+-]?\d+", value):
+        raise ValueError(
+            f"stoll: add: the value of key {key!r} is {bytes(value[:40])!r}, which is no whole number"
+        )
     return int(value)

@@ -2,17 +2,22 @@
 
 # Note [A store survives its clients]
 Problem: one thread serves all ranks, and any process may connect to its port.
-Rule: a message is checked against its schema before it is processed. If it does not match, is too long, stays
-incomplete or its answer is not read, the server closes that client's connection with a warning in the log, and no
+Rule: a message is checked against its schema before it is processed. If it does not match, is too long, has too many
+items, arrives or is read too slowly, the server closes that client's connection with a warning in the log, and no
 other. An unexpected exception counts as that client's, too. The server logs exceptions of functions that the process
 has registered with the thread, such as the launcher's reports of waiting ranks.
-Why: an error in the serving thread would end the whole job.
-Consequences: a new operation needs a schema (`OPERATIONS` in kv_store.py, `REQUESTS` in coordinator.py).
+A turn of the loop does a bounded amount of work for each client: it reads, unpacks, packs and sends a part, and the
+clients take turns. A change of a key costs only the waits for that key.
+Why: an error or long work in the serving thread would end or delay the whole job.
+Consequences: a new operation needs a schema (`OPERATIONS` in kv_store.py, `REQUESTS` in coordinator.py), and time in
+proportion to its message.
 """
 
 from __future__ import annotations
 
 import errno
+import heapq
+import itertools
 import logging
 import math
 import os
@@ -25,127 +30,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from flambeau.core.ipc.codec import LARGEST, Either, Inbox, fits, frame_message
-from flambeau.core.ipc.handshake import SECRET, UNGREETED, Greeting
+from flambeau.core.ipc.codec import LARGEST, fits
+from flambeau.core.ipc.handshake import SECRET
 from flambeau.distributed.stores.coordinator import Coordinator
-from flambeau.distributed.stores.kv_store import CHANGES, OPERATIONS, Table
+from flambeau.distributed.stores.key_waits import KeyWaits
+from flambeau.distributed.stores.kv_store import CHANGES, Table
+from flambeau.distributed.stores.store_client import MEET, BadMessage, StoreClient, request_of
 
 log = logging.getLogger("torch.distributed")
 
-# operation, arguments, needed keys, limit in ms (or limits of this part and of the whole wait), alone, site
-_REQUEST = [str, list, (str,), Either(int, [int, int]), bool, str]
-_MEET = "meet"  # the operation of virtual GPUs, whose arguments the coordinator checks
-_GREETING_S = 30.0  # seconds that a client may take to be admitted
-_STALLED_S = (
-    600.0  # seconds without a byte amid a message of an admitted client, which a debugger may have stopped
-)
-_UNREAD = 1 << 28  # bytes of answers that a client has not read; it must read them before it asks for more
-_LONGEST_MS = 1 << 53  # the largest time limit
+_UNREAD = 1 << 26  # bytes of answers that a client has not read; it must read them before it asks for more
+_STRANGERS = 1 << 10  # connections that are not admitted yet
 _NAP_S = 3600.0  # the longest sleep in seconds; the selector's own limit is some weeks
 _WATCH_S = 0.25  # between two calls of `watch` while clients wait
+_PAUSE_S = 0.1  # without new connections after the process had no file descriptor left
+_LINES, _LINES_S = 30, 60.0  # lines in the log about closed connections within this many seconds
 _END = b"x"
-_PART = 1 << 20  # bytes read at a time
-
-
-class BadMessage(ValueError):
-    """A message that none of our clients sends."""
-
-
-class _Client:
-    """One connection to the store.
-
-    Attributes:
-        backlog: Messages to handle once the client has read earlier answers.
-        inbox: Bytes of an incomplete message.
-        outbox: Answers that are not sent yet.
-        unread: Bytes in `outbox`.
-        process: The process id that the client sent; 0 before it is admitted.
-        meets: True if it is the connection of a rank's virtual GPUs.
-        waits: The request that waits for keys, if any.
-        active: Time of the last transferred byte or, before the greeting, of the connection, on the monotonic clock.
-    """
-
-    __slots__ = ("active", "backlog", "connection", "greeting", "inbox", "meets", "outbox", "unread", "waits")
-
-    def __init__(self, connection: socket.socket, secret: str | None) -> None:
-        self.connection = connection
-        self.greeting = Greeting(connection, secret)
-        self.inbox = Inbox(limit=UNGREETED)
-        self.backlog: deque[Any] = deque()
-        self.outbox: deque[memoryview] = deque()
-        self.unread = 0
-        self.meets = False
-        self.waits: _Request | None = None
-        self.active = time.monotonic()
-
-    @property
-    def process(self) -> int:
-        return self.greeting.process
-
-    @property
-    def deadline(self) -> float | None:
-        """Return the time by which the client must make progress, on the monotonic clock; None if no message is
-        pending.
-        """
-        if not self.process:
-            return self.active + _GREETING_S
-        return self.active + _STALLED_S if self.inbox.is_partial or self.outbox else None
-
-    def __str__(self) -> str:
-        try:
-            end = self.connection.getpeername()
-        except OSError:
-            end = "a closed connection"
-        return f"process {self.process} at {end}" if self.process else f"a client at {end}"
-
-
-class _Request:
-    """An operation that may have to wait for keys.
-
-    Attributes:
-        needs: The keys that it needs.
-        begun: Time of arrival, on the monotonic clock.
-        deadline: Time at which this request fails if keys are missing; None means never.
-        patience: Time at which its program gives up, which may repeat the request until then; infinite means never.
-        alone: True if no other thread of its process could set the keys.
-        site: The call site of the request.
-    """
-
-    __slots__ = ("alone", "args", "begun", "deadline", "needs", "operation", "patience", "site")
-
-    def __init__(
-        self, operation: str, args: list[Any], needs: list[str], limits_ms: list[int], alone: bool, site: str
-    ) -> None:
-        self.alone = alone
-        self.site = site
-        self.operation = operation
-        self.args = args
-        self.needs = needs
-        self.begun = time.monotonic()
-        limit, whole = limits_ms
-        self.deadline = self.begun + limit / 1000 if limit else None
-        self.patience = self.begun + whole / 1000 if whole else math.inf
-
-    @property
-    def wait(self) -> object:
-        """Return a value that identifies this wait of its process; a repeated request continues it."""
-        return self.begun if self.deadline == self.patience else str(self)
-
-    def __str__(self) -> str:
-        return f"{', '.join(map(repr, self.needs))} of the store at {self.site}"
-
-
-def _request_of(message: Any) -> _Request:
-    """Return the request in a message. Raises BadMessage if the message is invalid."""
-    if not fits(message, _REQUEST):
-        raise BadMessage("a request of another form")
-    operation, args, needs, limit, alone, site = message
-    if operation != _MEET and not fits(args, OPERATIONS.get(operation, False)):
-        raise BadMessage(f"operation {operation[:40]!r} with arguments of other types")
-    limits = limit if isinstance(limit, list) else [limit, limit]
-    if not all(0 <= each <= _LONGEST_MS for each in limits):
-        raise BadMessage(f"a time limit of {limit} ms")
-    return _Request(operation, args, needs, limits, alone, site)
+_STEP = 1 << 10  # items of messages that a turn unpacks or packs for one client
+_REQUESTS = 16  # requests that a turn handles for one client
 
 
 class StoreServer:
@@ -166,8 +68,15 @@ class StoreServer:
         self.watch: Callable[[], None] | None = None  # called repeatedly while clients wait
         self._watched = 0.0  # time of the last call
         self._table = Table()
+        self._waits = KeyWaits(self._table)
         self._calls: deque[Callable[[], None]] = deque()
-        self._clients: dict[_Client, None] = {}
+        self._clients: dict[StoreClient, None] = {}
+        self._strangers: dict[StoreClient, None] = {}  # those that are not admitted yet, the oldest first
+        self._busy: dict[StoreClient, None] = {}  # those whose messages or answers need more turns
+        self._deadlines: list[tuple[float, int, StoreClient]] = []  # a heap: when to check which client
+        self._numbers = itertools.count()
+        self._resume = math.inf  # when to accept connections again
+        self._lines = _Lines()
         self._selector = selectors.DefaultSelector()
         self.process = os.getpid()
         self._bell, self._ear = socket.socketpair()
@@ -204,33 +113,30 @@ class StoreServer:
     def waits(self) -> dict[int, tuple[str, object]]:
         """Return a text of each process's wait, with a value that differs between its waits."""
         collective_waits = {} if self.meetings is None else self.meetings.waits()
-        return collective_waits | {
-            c.process: (str(c.waits), str(c.waits)) for c in self._clients if c.waits and c.waits.needs
-        }
+        texts = {c.process: str(c.waits) for c in self._waits.clients}
+        return collective_waits | {process: (text, text) for process, text in texts.items()}
 
     def value_of(self, ending: str) -> bytes:
         """Return the newest value whose key ends with `ending`, under any prefix; b"" if there is none."""
-        values = [value for key, value in self._table.values.items() if key.endswith(f"/{ending}")]
-        return values[-1] if values else b""
+        return self._table.newest(ending)
 
     def blocked_processes(self, least_s: float) -> dict[int, object]:
         """Return the processes that only wait for keys for at least `least_s` more seconds, and an id of each wait."""
         soon = time.monotonic() + least_s
         return {
             c.process: c.waits.wait
-            for c in self._clients
-            if c.waits and c.waits.needs and c.waits.alone and c.waits.patience > soon
+            for c in self._waits.clients
+            if c.waits and c.waits.alone and c.waits.patience > soon
         }
 
     def give_up(self, report: str) -> None:
         """Make each wait for keys raise a DeadlockError."""
-        for client in [c for c in self._clients if c.waits is not None]:
+        for client in list(self._waits.clients):
             self._answer(client, ["error", "DeadlockError", report])
 
     def forget(self, wait_key: str) -> None:
         """Drop all values except those whose key begins with `wait_key`. No client may be waiting."""
-        values = self._table.values
-        self._table.values = {key: value for key, value in values.items() if key.startswith(wait_key)}
+        self._table.keep(wait_key)
 
     def _serve(self) -> None:
         try:
@@ -254,18 +160,45 @@ class StoreServer:
             elif key.fileobj is self._listener:
                 self._accept()
             else:
-                self._serve_client(key.data, events)
+                self._transfer(key.data, events)
+        for client in list(self._busy):
+            self._serve_client(client)
         now = time.monotonic()
-        for client in list(self._clients):
-            if client.deadline is not None and client.deadline <= now:
-                self._dismiss(client, "it has sent or read nothing for too long")
-            elif client.waits and client.waits.deadline is not None and client.waits.deadline <= now:
-                self._answer(client, ["late"])
+        self._check_deadlines(now)
         self._call_guarded(self._settle)
         if self.watch is not None and now - self._watched >= _WATCH_S:
             self._watched = now
             self._call_guarded(self.watch)
         return True
+
+    def _check_deadlines(self, now: float) -> None:
+        """Drop clients that are too slow, and end waits whose time is over."""
+        if self._resume <= now:
+            self._resume = math.inf
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, _, client = heapq.heappop(self._deadlines)
+            if client not in self._clients:
+                continue
+            client.scheduled = math.inf
+            if client.deadline <= now:
+                self._dismiss(client, "it sends or reads too slowly")
+            elif client.waits and client.waits.deadline is not None and client.waits.deadline <= now:
+                self._answer(client, ["late"])
+            self._schedule(client)
+
+    def _schedule(self, client: StoreClient) -> None:
+        """Check the client's deadlines when the first of them is over."""
+        due = client.deadline
+        if client.waits is not None and client.waits.deadline is not None:
+            due = min(due, client.waits.deadline)
+        if due >= client.scheduled or client not in self._clients:
+            return
+        if len(self._deadlines) > 4 * len(self._clients) + 64:  # most are of clients that have gone
+            self._deadlines = [(c.scheduled, next(self._numbers), c) for c in self._clients]
+            heapq.heapify(self._deadlines)
+        client.scheduled = due
+        heapq.heappush(self._deadlines, (due, next(self._numbers), client))
 
     def _call_guarded(self, function: Callable[[], None]) -> None:
         try:
@@ -275,13 +208,16 @@ class StoreServer:
 
     def _patience(self) -> float:
         """Return the seconds until the next deadline."""
-        deadlines = [c.waits.deadline for c in self._clients if c.waits and c.waits.deadline is not None]
-        deadlines += [c.deadline for c in self._clients if c.deadline is not None]
+        if self._busy:
+            return 0.0
+        deadlines = [self._resume]
+        if self._deadlines:
+            deadlines.append(self._deadlines[0][0])
         if self.meetings is not None and self.meetings.deadline is not None:
             deadlines.append(self.meetings.deadline)
-        if self.watch is not None and any(c.waits is not None for c in self._clients):
+        if self.watch is not None and self._waits.clients:
             deadlines.append(self._watched + _WATCH_S)
-        return max(0.0, min(min(deadlines, default=math.inf) - time.monotonic(), _NAP_S))
+        return max(0.0, min(min(deadlines) - time.monotonic(), _NAP_S))
 
     def _accept(self) -> None:
         try:
@@ -294,88 +230,99 @@ class StoreServer:
         connection.setblocking(False)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            client = _Client(connection, self._secret)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            client = StoreClient(connection, self._secret)
         except (OSError, ValueError):  # the connection has closed again
             connection.close()
             return
-        self._clients[client] = None
+        self._clients[client] = self._strangers[client] = None
         self._selector.register(connection, selectors.EVENT_READ, client)
+        self._schedule(client)
+        if len(self._strangers) > _STRANGERS:
+            self._make_room()
 
     def _make_room(self) -> None:
-        """Close the oldest connection that was not admitted, because the process has no file descriptor left."""
-        waiting = [client for client in self._clients if not client.process]
-        if waiting:
-            self._dismiss(waiting[0], "there are too many connections")
-        else:
-            time.sleep(0.1)  # until a client closes its connection
+        """Close the oldest connection that was not admitted: there are too many, or no file descriptor is left."""
+        if self._strangers:
+            self._dismiss(next(iter(self._strangers)), "there are too many connections")
+        else:  # wait until a client closes its connection
+            self._selector.unregister(self._listener)
+            self._resume = time.monotonic() + _PAUSE_S
 
-    def _drop(self, client: _Client) -> None:
+    def _drop(self, client: StoreClient) -> None:
         if client in self._clients:
             del self._clients[client]
+            self._strangers.pop(client, None)
+            self._busy.pop(client, None)
+            self._waits.remove(client)
             self._selector.unregister(client.connection)
             client.connection.close()
             if client.meets and self.meetings is not None:
                 self.meetings.remove_process(client.process)
 
-    def _dismiss(self, client: _Client, why: str) -> None:
+    def _dismiss(self, client: StoreClient, why: str) -> None:
         """Close the connection of a client that breaks the protocol."""
-        log.warning("the store at port %d closed the connection of %s: %s", self.port, client, why)
+        self._warn(f"closed the connection of {client}: {why}")
         self._drop(client)
 
-    def _serve_client(self, client: _Client, events: int) -> None:
-        """Handle a client's readiness. See Note [A store survives its clients]."""
+    def _warn(self, what: str) -> None:
+        """Log a line about a client, unless there were many."""
+        if self._lines.is_due():
+            log.warning("the store at port %d %s%s", self.port, what, self._lines.describe_rest())
+
+    def _transfer(self, client: StoreClient, events: int) -> None:
+        """Send or read what a client's connection is ready for."""
+        is_open = not events & selectors.EVENT_WRITE or client.flush()
+        if is_open and events & selectors.EVENT_READ:
+            is_open = client.receive()
+        if not is_open:
+            self._drop(client)
+            return
+        self._update(client)
+
+    def _serve_client(self, client: StoreClient) -> None:
+        """Do one turn's work for a client. See Note [A store survives its clients]."""
         try:
-            if events & selectors.EVENT_WRITE:
-                self._flush(client)
-            if events & selectors.EVENT_READ and client in self._clients:
-                self._read(client)
-            while client.backlog and client.unread <= _UNREAD and client in self._clients:
-                self._handle(client, client.backlog.popleft())
-            self._select(client)
+            client.pack(_STEP)
+            for _ in range(_REQUESTS):
+                if client.is_packing or client.unread > _UNREAD or client not in self._clients:
+                    break
+                message = client.inbox.take(_STEP)
+                if not message:
+                    break
+                self._handle(client, message[0])
         except ValueError as error:
             self._dismiss(client, str(error))
         except Exception:
             log.exception("the store at port %d failed at a request", self.port)
             self._dismiss(client, "its request raised an exception")
+        self._flush(client)
 
-    def _read(self, client: _Client) -> None:
-        """Read the bytes that a client has sent. Raises ValueError for invalid messages."""
-        try:
-            part = client.connection.recv(_PART)
-        except BlockingIOError:
-            return
-        except OSError:
-            part = b""
-        if not part:
-            self._drop(client)
-            return
-        if client.process:
-            client.active = time.monotonic()
-        client.backlog += client.inbox.feed(part)
-
-    def _greet(self, client: _Client, message: Any) -> None:
+    def _greet(self, client: StoreClient, message: Any) -> None:
         if client.greeting.refused:
             raise BadMessage("it goes on though it was refused")
         self._answer(client, client.greeting.take(message))
         if client.process:
-            client.inbox.limit, client.active = LARGEST, time.monotonic()
+            client.admit(LARGEST)
+            self._strangers.pop(client, None)
         elif client.greeting.refused:
-            log.warning("the store at port %d refused %s", self.port, client)
+            self._warn(f"refused {client}")
 
-    def _handle(self, client: _Client, message: Any) -> None:
+    def _handle(self, client: StoreClient, message: Any) -> None:
         if not client.process:
             self._greet(client, message)
             return
         if client.waits is not None:
             raise BadMessage("a request before the answer to the last one")
-        request = _request_of(message)
-        if request.operation == _MEET:
+        request = request_of(message)
+        if request.operation == MEET:
             self._meet(client, request.args)
-        else:
-            client.waits = request
-            self._try(client)
+            return
+        client.waits = request
+        self._waits.add(client)
+        self._run(client)
 
-    def _meet(self, client: _Client, request: list[Any]) -> None:
+    def _meet(self, client: StoreClient, request: list[Any]) -> None:
         """Pass a request for other ranks' virtual GPUs to the coordinator."""
         if len(request) < 2 or not fits(request[:2], [int, str]):
             raise BadMessage("a request of virtual GPUs without its number and name")
@@ -392,59 +339,78 @@ class StoreServer:
         """Answer the ranks whose wait for others has ended."""
         if self.meetings is None:
             return
-        stored = [c for c in self._clients if c.waits is not None and c.waits.alone]
-        elsewhere = {c.process: str(c.waits) for c in stored}
-        by_process = {client.process: client for client in self._clients if client.meets}
-        for process, answer in self.meetings.settle(elsewhere):
-            if process in by_process:
-                self._answer(by_process[process], answer)
+        elsewhere = {c.process: c.waits for c in self._waits.clients if c.waits and c.waits.alone}
+        answers = self.meetings.settle(elsewhere)
+        if answers:
+            by_process = {client.process: client for client in self._clients if client.meets}
+            for process, answer in answers:
+                if process in by_process:
+                    self._answer(by_process[process], answer)
 
-    def _try(self, client: _Client) -> None:
-        """Run a waiting client's operation if possible. Clients that it wakes are answered first."""
-        request = client.waits
-        if request is None or (request.needs and not self._table.ready(request.operation, request.needs)):
-            return
-        client.waits = None
-        try:
-            answer = ["ok", self._table.do(request.operation, request.args)]
-        except (RuntimeError, TypeError, ValueError, LookupError) as error:
-            answer = ["error", type(error).__name__, str(error)]
-        if request.operation in CHANGES:
-            for other in [c for c in self._clients if c.waits is not None and c.waits.needs]:
-                self._try(other)
-        self._answer(client, answer)
+    def _run(self, client: StoreClient) -> None:
+        """Run a client's operation if it misses no key. The clients that it wakes are answered first."""
+        todo = deque([client])
+        answers: list[tuple[StoreClient, list[Any]]] = []
+        while todo:
+            each = todo.popleft()
+            if each.waits is None or each.missing:  # another one was first
+                continue
+            request = each.waits
+            self._waits.remove(each)
+            try:
+                answer = ["ok", self._table.do(request.operation, request.args)]
+            except (RuntimeError, TypeError, ValueError, LookupError) as error:
+                answer = ["error", type(error).__name__, str(error)]
+            answers.append((each, answer))
+            if request.operation in CHANGES:
+                changed = request.args[0]
+                todo += self._waits.update([changed] if isinstance(changed, str) else changed)
+        for each, answer in answers[1:] + answers[:1]:
+            self._answer(each, answer)
 
-    def _answer(self, client: _Client, answer: list[Any]) -> None:
-        client.waits = None
-        data = frame_message(answer)
-        if client.process:
-            client.active = time.monotonic()
-        client.outbox.append(memoryview(data))
-        client.unread += len(data)
+    def _answer(self, client: StoreClient, answer: list[Any]) -> None:
+        self._waits.remove(client)
+        client.answer(answer, _STEP)
         self._flush(client)
 
-    def _flush(self, client: _Client) -> None:
-        if client not in self._clients:
-            return
-        try:
-            while client.outbox:
-                sent = client.connection.send(client.outbox[0])
-                client.unread -= sent
-                if client.process:
-                    client.active = time.monotonic()
-                client.outbox[0] = client.outbox[0][sent:]
-                if not client.outbox[0]:
-                    client.outbox.popleft()
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._drop(client)
-        self._select(client)
-
-    def _select(self, client: _Client) -> None:
-        """Wait for the client's messages, unless it must read answers first, and for room for its answers."""
+    def _flush(self, client: StoreClient) -> None:
         if client in self._clients:
-            events = selectors.EVENT_WRITE if client.outbox else 0
-            if client.unread <= _UNREAD:
-                events |= selectors.EVENT_READ
-            self._selector.modify(client.connection, events, client)
+            if client.flush():
+                self._update(client)
+            else:
+                self._drop(client)
+
+    def _update(self, client: StoreClient) -> None:
+        """Wait for the client's messages, unless it must read answers first, and for room for its answers."""
+        may_ask = client.unread <= _UNREAD and not client.is_packing
+        if client.is_packing or (may_ask and client.inbox.is_ready):
+            self._busy[client] = None
+        else:
+            self._busy.pop(client, None)
+        events = selectors.EVENT_WRITE if client.unread else 0
+        if may_ask and not client.inbox.is_ready:
+            events |= selectors.EVENT_READ
+        self._selector.modify(client.connection, events, client)
+        self._schedule(client)
+
+
+class _Lines:
+    """A limit of the lines that a log gets: hostile clients must not fill a disk, or block on a pipe that is full."""
+
+    def __init__(self) -> None:
+        self._count = self._left_out = 0
+        self._since = -math.inf
+
+    def is_due(self) -> bool:
+        """Return True if one more line may be written."""
+        now = time.monotonic()
+        if now - self._since >= _LINES_S:
+            self._since, self._count = now, 0
+        self._count += 1
+        self._left_out += self._count > _LINES
+        return self._count <= _LINES
+
+    def describe_rest(self) -> str:
+        """Return a text about the lines that were left out since the last one."""
+        left_out, self._left_out = self._left_out, 0
+        return f" ({left_out:,} more such lines were left out)" if left_out else ""

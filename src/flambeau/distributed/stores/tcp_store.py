@@ -32,6 +32,7 @@ from flambeau.distributed.stores.store import (
     refuse,
     seconds,
 )
+from flambeau.distributed.stores.store_client import MOST_KEYS
 from flambeau.distributed.stores.store_server import StoreServer
 from flambeau.driver.registry import go_on
 
@@ -171,6 +172,12 @@ class TCPStore(Inner, Store):
             ) from None
 
     def _do(self, operation: str, args: list[Any], needs: Sequence[str], limit: timedelta) -> Any:
+        most = max([len(arg) for arg in args if isinstance(arg, list)], default=0)
+        if most > MOST_KEYS:
+            raise DistNetworkError(
+                f"Too many keys in one request: {most:,}. A TCPStore takes {MOST_KEYS:,}, as PyTorch's does. "
+                "Fix: split the list."
+            )
         site = place(caller()) if needs else ""
         time_limit: int | list[int] = message_limit(limit)
         if isinstance(limit, PartOfWait):
