@@ -118,7 +118,7 @@ def fill(loop: Loop, number: int) -> None:
 
 
 def wait_for_many(loop: Loop, hostile: Client, n: int) -> None:
-    """All keys but the last two are there, so a check of each wait would look at all of them."""
+    """Set all keys but the last two, so that a check of the wait would look at all of them."""
     fill(loop, n - 2)
     hostile.ask(request("check", keys_of(n), needs=keys_of(n)))
 
@@ -171,7 +171,7 @@ def wait_in_many_connections(loop: Loop, hostile: Client, n: int) -> None:
 
 
 def wait_in_a_chain(loop: Loop, hostile: Client, n: int) -> None:
-    """Each wait sets the key of the next one when it ends."""
+    """Let each wait set the key of the next one when it ends."""
     for index in range(20):
         Client(loop).ask(request("set", f"c{index + 1}", b"", needs=[f"c{index}"]))
     hostile.ask(request("set", "c0", b""))
@@ -261,7 +261,7 @@ def test_values_in_a_queue_go_to_waits_in_order(loop: Loop) -> None:
 def test_a_client_that_reads_slowly_is_dropped_alone(
     loop: Loop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It reads some bytes now and then: fewer than a slow network carries."""
+    """Read some bytes now and then: fewer than a slow network carries."""
     loop.table.set("large", bytes(64 * MIB))
     hostile, honest = Client(loop), Client(loop)
     hostile.ask(request("get", "large"))

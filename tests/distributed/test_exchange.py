@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_kit import HERE, Said, finish, run_ranks, start
 
-from flambeau.distributed.stores.coordinator import Coordinator, processor_seconds
+from flambeau.core.host.process_state import processor_seconds
+from flambeau.distributed.stores.coordinator import Coordinator
 
 PROGRAM = str(HERE / "exchange_program.py")
 VIRTUAL = {"FLAMBEAU_VIRTUAL_DEVICES": "3", "FLAMBEAU_VIRTUAL_PROFILE": "a100-40g"}

@@ -39,6 +39,10 @@ WAITS = {
     "objects": "dist.all_gather_object([None] * 2, 'an object')",
     "new_group": "dist.all_reduce(x, group=dist.new_group([0, 1]))",
     "all_to_all": "dist.all_to_all_single(x, x.clone())",
+    "monitored": "dist.monitored_barrier()",
+    "object": "dist.broadcast_object_list([None], 1)",
+    "batch": "[w.wait() for w in dist.batch_isend_irecv([dist.P2POp(dist.irecv, x, 1)])]",
+    "destroy": "dist.destroy_process_group()",
 }
 FAULTS = {
     "killed": "os.kill(os.getpid(), signal.SIGKILL)",
@@ -89,13 +93,11 @@ Case = tuple[str, str, str]
 
 
 def cases() -> list[Case]:
-    """Every backend, wait and fault, and threads with the faults that they can have."""
+    """Return every backend, wait and fault, and threads with the faults that they can have."""
     found = [
         (backend, wait, fault)
         for backend, wait, fault in itertools.product(BACKENDS, WAITS, FAULTS)
-        if not (wait == "init" and fault in WAITING)  # there is no store yet
-        and not (wait == "recv_any" and backend == "nccl")  # which refuses it
-        and (fault != "miscounts")
+        if _is_possible(backend, wait, fault) and fault != "miscounts"
     ]
     found += [
         (backend, f"init {size} {rank}", "miscounts")
@@ -106,9 +108,18 @@ def cases() -> list[Case]:
     return found + [
         (backend, wait, fault)
         for backend, wait, fault in itertools.product(THREADS, WAITS, THREAD_FAULTS)
-        if not (wait == "init" and fault in WAITING)
-        and not (wait == "recv_any" and backend == "threads of nccl")
+        if _is_possible(THREADS[backend], wait, fault)
     ]
+
+
+def _is_possible(backend: str, wait: str, fault: str) -> bool:
+    """Return True if the rank can have this fault, and the other one waits for it then."""
+    if wait == "init":
+        return fault not in WAITING  # there is no store yet
+    if wait == "destroy":  # which waits for no other rank
+        return fault in ("killed", "fails", "raises")
+    refused = {"nccl": ("recv_any", "monitored"), "mpi": ("monitored",)}
+    return wait not in refused.get(backend, ())
 
 
 def check(case: Case) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from multiprocessing import connection
 from time import monotonic
 from typing import Any
 
+from flambeau.core.host.long_waits import LongWait
+from flambeau.core.host.process_state import describe_processes
 from flambeau.data.channel import Channel
 from flambeau.data.worker import Orders, run_worker
 
@@ -68,9 +71,12 @@ class Pool:
         """
         waited_for: dict[Any, int] = {c.connection: i for i, c in enumerate(self._channels)}
         waited_for |= {p.sentinel: i for i, p in enumerate(self._processes)}
-        ready = connection.wait(list(waited_for), timeout or None)
-        if not ready:
-            return None
+        end = monotonic() + timeout if timeout else math.inf
+        long_wait = LongWait(lambda: f"for a batch of DataLoader workers: {describe_processes(self.pids)}")
+        while not (ready := connection.wait(list(waited_for), min(end - monotonic(), long_wait.left_s))):
+            if monotonic() >= end:
+                return None
+            long_wait.report()
         worker = min(waited_for[one] for one in ready)
         try:
             return self._channels[worker].receive()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import shutil
 import signal
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from flambeau.core.files import replace_file
+from flambeau.core.host import long_waits
+from flambeau.core.host.process_state import describe_processes, processor_seconds
 from flambeau.multiprocessing.context import get_context
 
 __all__ = [
@@ -27,6 +30,7 @@ __all__ = [
 ]  # fmt: skip
 
 _PR_SET_PDEATHSIG = 1
+_IDLE_S = 0.5  # processor time below which processes have not worked for 10 s
 _PATIENCE_S = 30.0  # from SIGTERM to SIGKILL
 
 
@@ -153,7 +157,7 @@ class ProcessContext:
         """
         if not self.sentinels:
             return True
-        ready = connection.wait(list(self.sentinels), timeout)
+        ready = self._wait(timeout)
         for sentinel in ready:
             number = self.sentinels.pop(sentinel)  # type: ignore[call-overload]
             process = self.processes[number]
@@ -163,6 +167,30 @@ class ProcessContext:
                 first = self._first(number)
                 raise _failure(first, self.processes[first], self.error_files[first])
         return not self.sentinels
+
+    def _wait(self, timeout: float | None) -> list[Any]:
+        """Wait until a process has ended, and report a long wait if none of them works."""
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        long_wait = long_waits.LongWait(self._describe_idle)
+        used = self._processor_seconds()
+        while not (ready := connection.wait(list(self.sentinels), _part(end))):
+            if time.monotonic() >= end:
+                break
+            before, used = used, self._processor_seconds()
+            if 0 <= used - before < _IDLE_S:
+                long_wait.report()
+        return ready
+
+    def _running(self) -> list[int]:
+        return [int(self.processes[number].pid) for number in self.sentinels.values()]
+
+    def _processor_seconds(self) -> float:
+        return sum(map(processor_seconds, self._running()))
+
+    def _describe_idle(self) -> str:
+        return (
+            f"for the end of spawned processes, and none of them works: {describe_processes(self._running())}"
+        )
 
     def _first(self, failed: int) -> int:
         """Return the rank whose exception was raised first, by the times of the error files.
@@ -199,6 +227,11 @@ def _wrap(fn: Callable[..., object], number: int, args: tuple[Any, ...], file: s
         if (watch := sys.modules.get("flambeau.distributed.backends.watchdog")) is not None:
             watch.process.give_up()  # its end must not wait for other ranks
         sys.exit(1)
+
+
+def _part(end: float) -> float:
+    """Return the seconds of a part of a wait until `end`: a third of the time between two lines about it."""
+    return max(0.0, min(end - time.monotonic(), long_waits.EVERY_S / 3))
 
 
 def _end_with_parent() -> None:

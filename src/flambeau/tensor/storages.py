@@ -290,6 +290,8 @@ class UntypedStorage(Face):
 def map_file(filename: Any, shared: bool, nbytes: int) -> Tensor:
     """Return the first bytes of a file as a tensor over a mapping of it. See `UntypedStorage.from_file`."""
     path = os.fspath(filename)
+    if nbytes < 0:
+        raise RuntimeError(f"unable to mmap {nbytes} bytes from file <{path}>: the size is negative")
     try:
         with open(path, "r+b" if shared and os.path.exists(path) else "w+b" if shared else "rb") as file:
             held = os.fstat(file.fileno()).st_size
@@ -308,6 +310,8 @@ def map_file(filename: Any, shared: bool, nbytes: int) -> Tensor:
         raise RuntimeError(
             f"unable to open file <{path}> in {how} mode: {error.strerror} ({error.errno})"
         ) from error
+    except (ValueError, OverflowError) as error:  # a device, or more bytes than there are addresses
+        raise RuntimeError(f"unable to mmap {nbytes} bytes from file <{path}>: {error}") from error
     return over(np.frombuffer(window, np.uint8), dtypes.uint8, ForeignStorage)
 
 

@@ -85,7 +85,7 @@ def test_files_are_mapped(tmp_path: Path) -> None:
     assert outcome(flambeau, files, tmp_path / "a") == outcome(torch, files, tmp_path / "b")
 
 
-@pytest.mark.parametrize("arguments", [(False, 400), (True, 8)])
+@pytest.mark.parametrize("arguments", [(False, 400), (True, 8), (False, -1)])
 def test_files_that_cannot_be_mapped(tmp_path: Path, arguments: Any) -> None:
     path = tmp_path / "short"
     path.write_bytes(b"12")

@@ -17,18 +17,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Protocol
 
+from flambeau.core.host.process_state import children_of, state_of
 from flambeau.distributed.backends.wait_reports import Confirmation, Wait, key_of, said_by, stuck
-from flambeau.distributed.stores.coordinator import children_of
 from flambeau.distributed.stores.store_server import StoreServer
 
 _EVERY_S = 30.0  # seconds between two printed lines about one wait
 _SHORT_S = 10.0  # a wait that ends within this many seconds is not given up
 _GAPS = 3  # polls at which a rank that repeats its request may be missing
-_STATES = {"R": "runs", "D": "runs", "S": "sleeps", "T": "is stopped", "t": "is stopped", "Z": "has ended"}
 
 
 class RankProcess(Protocol):
@@ -168,7 +165,4 @@ def _state(member: RankProcess) -> str:
     """Return the state of a rank's process, if the operating system reports it."""
     if member.code is not None:
         return f"rank {member.rank} has ended ({member.ended})"
-    state = "R"
-    with suppress(OSError):
-        state = Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return f"rank {member.rank} (process {member.pid}) {_STATES.get(state, 'runs')}"
+    return f"rank {member.rank} (process {member.pid}) {state_of(member.pid)}"

@@ -22,14 +22,12 @@ programs depend on the machine's speed.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
+from flambeau.core.host.process_state import processor_seconds
 from flambeau.core.ipc.codec import Either, fits
 from flambeau.driver.meetings import duplicate
 
@@ -455,30 +453,6 @@ def _unsure(waiting: list[Participant]) -> list[Participant]:
     found = [mine for mine in waiting if mine.request[0] == "idle" and mine.request[1]]  # type: ignore[index]
     fewest = min([mine.looks for mine in found], default=_SURE)
     return [mine for mine in found if mine.looks == fewest < _SURE]
-
-
-def processor_seconds(process: int, root: Path = Path("/proc")) -> float:
-    """Return the processor time that a process and its children (data loaders) have used.
-
-    Infinity means that one of them is running now, or that the time cannot be read.
-    """
-    try:
-        fields = (root / str(process) / "stat").read_text().rpartition(")")[2].split()
-        if fields[0] in ("R", "D"):  # the process is ready to run
-            return math.inf
-        mine = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError):
-        return math.inf
-    return mine + sum([processor_seconds(child, root) for child in children_of(process, root)])
-
-
-def children_of(process: int, root: Path = Path("/proc")) -> list[int]:
-    """Return the processes that a process has started and that have not ended, if the system reports them."""
-    found: list[int] = []
-    for thread in (root / str(process) / "task").glob("*/children"):  # not all systems have this file
-        with suppress(OSError, ValueError):
-            found += map(int, thread.read_text().split())
-    return found
 
 
 def _impatient(mine: Participant) -> bool:

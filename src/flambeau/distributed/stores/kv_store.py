@@ -27,7 +27,7 @@ class Table:
 
     def __init__(self) -> None:
         self.values: dict[str, bytes | bytearray] = {}  # a value that has grown by `append` is a bytearray
-        self._endings: dict[
+        self._suffixes: dict[
             str, dict[str, None]
         ] = {}  # the last two parts of keys -> the keys, the newest last
         self._queues: dict[str, deque[bytes]] = {}
@@ -37,7 +37,7 @@ class Table:
 
         Of many keys with the same last two parts only the newest count.
         """
-        alike = self._endings.get("/".join(ending.rsplit("/", 2)[-2:]), {})
+        alike = self._suffixes.get("/".join(ending.rsplit("/", 2)[-2:]), {})
         for key in itertools.islice(reversed(alike), _ALIKE):
             if key.endswith(f"/{ending}"):
                 return self.get(key)
@@ -49,8 +49,8 @@ class Table:
             self.delete(key)
 
     def _put(self, key: str, value: bytes | bytearray) -> None:
-        if key not in self.values and (ending := _ending(key)):
-            self._endings.setdefault(ending, {})[key] = None
+        if key not in self.values and (suffix := _suffix(key)):
+            self._suffixes.setdefault(suffix, {})[key] = None
         self.values[key] = value
 
     def do(self, operation: str, args: Sequence[Any]) -> Any:
@@ -101,10 +101,10 @@ class Table:
         if key not in self.values:
             return False
         del self.values[key]
-        if (keys := self._endings.get(ending := _ending(key))) is not None:
+        if (keys := self._suffixes.get(suffix := _suffix(key))) is not None:
             del keys[key]
             if not keys:
-                del self._endings[ending]
+                del self._suffixes[suffix]
         return True
 
     def append(self, key: str, value: bytes) -> None:
@@ -148,7 +148,7 @@ class Table:
         return len(self._queues.get(key, ()))
 
 
-def _ending(key: str) -> str:
+def _suffix(key: str) -> str:
     """Return the last two parts of a key that has a prefix before them; "" for other keys."""
     _, *ending = key.rsplit("/", 2)
     return "/".join(ending) if len(ending) == 2 else ""

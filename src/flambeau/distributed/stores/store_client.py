@@ -160,8 +160,8 @@ class StoreClient:
         except OSError:
             return False
         if self.process:
-            begun = self._sent_by if self.inbox.is_partial else time.monotonic() + _STALLED_S
-            self._sent_by = begun + len(part) / _SLOWEST
+            start = self._sent_by if self.inbox.is_partial else time.monotonic() + _STALLED_S
+            self._sent_by = start + len(part) / _SLOWEST
         self.inbox.add(part)
         return bool(part)
 

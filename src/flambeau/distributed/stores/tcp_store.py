@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import socket
@@ -17,6 +18,7 @@ from typing import Any
 
 from flambeau.core.callsite import caller, place
 from flambeau.core.host.host_wait import Readable
+from flambeau.core.host.long_waits import LongWait
 from flambeau.core.host.thread_liveness import alone
 from flambeau.core.host.turn_scheduler import seat
 from flambeau.core.ipc.codec import frame_message, receive
@@ -29,6 +31,7 @@ from flambeau.distributed.stores.store import (
     Store,
     message_limit,
     milliseconds,
+    part_of_wait,
     refuse,
     seconds,
 )
@@ -123,7 +126,9 @@ class TCPStore(Inner, Store):
             turns.wait(
                 lambda: bool(found or self._try(found)), lambda: f"waits for a store at port {self.port}"
             )
+        long_wait = LongWait(lambda: f"for a process that serves the store at {self.host}:{self.port}")
         while not (found or self._try(found)):
+            long_wait.report()
             if deadline is not None and time.monotonic() >= deadline:
                 raise DistNetworkError(
                     f"The client socket has timed out after {milliseconds(self._timeout)}ms while trying to connect "
@@ -162,14 +167,30 @@ class TCPStore(Inner, Store):
             self._ask("push", _ALL_HERE, b"1")
         if not wait:
             return
-        try:
-            self._ask("check", [_ALL_HERE], needs=[_ALL_HERE])
-        except DistStoreError:
+        limit = seconds(self._timeout)
+        end = math.inf if limit is None else time.monotonic() + limit
+
+        def describe() -> str:
+            here = self._ask("add", _MEMBERS, 0)
+            return (
+                f"for the ranks of its store at {self.host}:{self.port}: {here} of {world_size} have joined"
+            )
+
+        long_wait = LongWait(describe)
+        while True:
+            try:
+                part = part_of_wait(long_wait.left_s, end)
+                self._ask("check", [_ALL_HERE], needs=[_ALL_HERE], timeout=part)
+                return
+            except DistStoreError:
+                if time.monotonic() < end:
+                    long_wait.report()
+                    continue
             here = self._ask("add", _MEMBERS, 0)
             raise DistStoreError(
                 f"Timed out after {self._timeout.total_seconds():g} seconds waiting for clients. {here}/{world_size} "
                 "clients joined."
-            ) from None
+            )
 
     def _do(self, operation: str, args: list[Any], needs: Sequence[str], limit: timedelta) -> Any:
         most = max([len(arg) for arg in args if isinstance(arg, list)], default=0)
