@@ -55,7 +55,7 @@ def is_participle(name: str) -> bool:
     if name.startswith("__"):
         return False  # a name of Python's, such as __reversed__
     return word in IRREGULAR or (
-        word.endswith("ed") and word.isalpha() and word not in ("seed", "feed", "embed")
+        word.endswith("ed") and word.isalpha() and word not in ("seed", "feed", "embed", "need", "reseed")
     )
 
 

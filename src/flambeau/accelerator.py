@@ -90,7 +90,7 @@ def get_memory_info(device_index: Any = None, /) -> tuple[int, int]:
 def empty_host_cache() -> None:
     """Give pinned memory that nothing occupies back to the system."""
     if system.is_initialized():
-        system.pinned().empty_cache()
+        system.pinned_allocator().empty_cache()
 
 
 def get_device_module(device: Any = None) -> Any:

@@ -123,8 +123,8 @@ def pinned_in_use() -> int:
     """Bytes of pinned memory that are still there when all that is kept has been given back."""
     gc.collect()
     torch.cuda.synchronize()
-    system.pinned().empty_cache()
-    return system.pinned().reserved_bytes
+    system.pinned_allocator().empty_cache()
+    return system.pinned_allocator().reserved_bytes
 
 
 FAILURES: dict[str, Callable[[torch.Tensor], object]] = {

@@ -4,7 +4,7 @@ Inference sees only metas, and plans are cached by them (see Note [The plan cach
 
 # Note [Memory formats]
 Operators on images (N, C, spatial ...) return results in the format that their input suggests, like PyTorch:
-contiguous, or `channels_last`, with the channels innermost (`Meta.suggested`, or `Meta.laid` if several inputs
+contiguous, or `channels_last`, with the channels innermost (`Meta.suggest`, or `Meta.laid` if several inputs
 decide). A gradient operator has the format as a param if the input that decides it is not among its own inputs. Other
 operators keep the order of dimensions of their operands (`core.layout.result_strides`, `dense_strides`). Metas are
 interned, so the format is computed once for a layout.
@@ -122,7 +122,7 @@ class Meta:
         strides = channels_last_strides(shape) if channels_last else contiguous_strides(shape)
         return Meta.of(shape, strides, dtype, device)
 
-    def suggested(self, shape: tuple[int, ...], dtype: DType | None = None) -> Meta:
+    def suggest(self, shape: tuple[int, ...], dtype: DType | None = None) -> Meta:
         """Return a new result of `shape` in the format that this layout suggests: see Note [Memory formats]."""
         return Meta.laid(shape, dtype or self.dtype, self.device, self.channels_last)
 

@@ -308,19 +308,19 @@ def host_memory_stats_as_nested_dict() -> dict[str, Any]:
     Figures: allocations and allocated_bytes (held, in use or kept), active_requests and active_bytes (in use).
     host_alloc_time and host_free_time are in microseconds.
     """
-    return system.pinned().figures() if system.is_initialized() else {}
+    return system.pinned_allocator().figures() if system.is_initialized() else {}
 
 
 def reset_accumulated_host_memory_stats() -> None:
     """Let total increases and decreases, and the counters, start again from 0."""
     if system.is_initialized():
-        system.pinned().reset_accumulated()
+        system.pinned_allocator().reset_accumulated()
 
 
 def reset_peak_host_memory_stats() -> None:
     """Let peaks start again from the current values."""
     if system.is_initialized():
-        system.pinned().reset_peaks()
+        system.pinned_allocator().reset_peaks()
 
 
 # -- memory by address --------------------------------------------------------------------------------------------
@@ -550,7 +550,7 @@ def _set_allocator_settings(env: str) -> None:
     policy = policy_of(env)
     for context in system.contexts():
         cast(CachingAllocator, context.allocator).set_policy(policy)
-    system.pinned().keep_at_most(policy.pinned_cap)
+    system.pinned_allocator().keep_at_most(policy.pinned_cap)
 
 
 def _whole(pool: Any, traces: bool) -> dict[str, Any]:

@@ -21,15 +21,26 @@ class _Like:
     """A prefix of data that is pickled for a child: when it is unpickled, it opens virtual GPUs like the parent's."""
 
     def __reduce__(self) -> Any:
-        wish = system.wish()
-        chosen = wish.driver == "virtual" and wish != configuration.from_environment()
-        return _open_like, ((wish,) if chosen else ())
+        settings = system.machine_settings()
+        chosen = settings.driver == "virtual" and settings != configuration.from_environment()
+        return _open_like, ((settings,) if chosen else ())
 
 
-def _open_like(wish: configuration.Settings | None = None) -> None:
+def _open_like(settings: configuration.Settings | None = None) -> None:
     """Open virtual GPUs like the parent's. See Note [Virtual GPUs of children]."""
-    if wish is not None and system.wish() == configuration.from_environment() and not system.is_initialized():
-        system.virtual(wish.devices, wish.profile, wish.schedule, wish.races, wish.poison, wish.data)
+    if (
+        settings is not None
+        and system.machine_settings() == configuration.from_environment()
+        and not system.is_initialized()
+    ):
+        system.virtual(
+            settings.devices,
+            settings.profile,
+            settings.schedule,
+            settings.races,
+            settings.poison,
+            settings.data,
+        )
 
 
 def _rebuilt(_: None, kind: Any, state: Any) -> Any:

@@ -106,7 +106,7 @@ def rebuild_cuda_tensor(
         storage = empty(Meta.contiguous_of((0,), dtype, where)).memory
     else:
         storage = sharing.receive(
-            Parcel.checked(
+            Parcel.from_fields(
                 storage_device, storage_handle, storage_size_bytes, storage_offset_bytes, ref_counter_handle,
                 ref_counter_offset, event_handle, event_sync_required,
             )

@@ -30,7 +30,7 @@ def laid(x: Any, like: Meta) -> Any:
     """Return `x` in the memory format of `like`, copied if necessary: see Note [Memory formats]."""
     if x.meta.channels_last == like.channels_last:
         return x
-    return x.new_empty_strided(x.meta.shape, like.suggested(x.meta.shape).strides).copy_(x)
+    return x.new_empty_strided(x.meta.shape, like.suggest(x.meta.shape).strides).copy_(x)
 
 
 class Refusal(Derivative):

@@ -84,7 +84,7 @@ class Notebook:
 
     def after_open(self, machine: Machine) -> None:
         watched = self._machines[machine] = _Watched()
-        if machine.wish.driver == "virtual":
+        if machine.settings.driver == "virtual":
             bare: Any = machine.bare
             watched.timeline, outer = RecentTimeline(), bare.on_command
             bare.on_command = partial(_both, watched.timeline.add, outer) if outer else watched.timeline.add

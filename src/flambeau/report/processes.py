@@ -180,12 +180,12 @@ def _report_open_machine(machine: Machine) -> MachineReport:
     """Return a machine that is in use: its races so far, and no certificate."""
     detector = getattr(machine.driver, "detector", None)
     races = None if detector is None else list(detector.races)
-    virtual = machine.wish.driver == "virtual"
+    virtual = machine.settings.driver == "virtual"
     return MachineReport(
-        driver=machine.wish.driver,
-        profile=machine.wish.profile if virtual else None,
-        schedule=machine.wish.schedule if virtual else None,
-        races=machine.wish.races,
+        driver=machine.settings.driver,
+        profile=machine.settings.profile if virtual else None,
+        schedule=machine.settings.schedule if virtual else None,
+        races=machine.settings.races,
         devices=[], time_ns=None, host_wait_ns=None, time_error=None, trace_hash=None, token=None, unplayed="",
         certificate=None if races is None else Certificate([], [_UNFINISHED], races),
     )  # fmt: skip

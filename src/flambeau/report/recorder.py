@@ -90,12 +90,12 @@ def machine_report(machine: Machine) -> MachineReport:
     """Return the state of a started machine so far."""
     bare: Any = machine.bare
     detector = getattr(machine.driver, "detector", None)
-    virtual = machine.wish.driver == "virtual"
+    virtual = machine.settings.driver == "virtual"
     return MachineReport(
-        driver=machine.wish.driver,
-        profile=machine.wish.profile if virtual else None,
-        schedule=machine.wish.schedule if virtual else None,
-        races=machine.wish.races,
+        driver=machine.settings.driver,
+        profile=machine.settings.profile if virtual else None,
+        schedule=machine.settings.schedule if virtual else None,
+        races=machine.settings.races,
         devices=[_device_report(context) for context in machine.contexts],
         time_ns=bare.time_ns() if virtual else None,
         host_wait_ns=bare.host_wait_ns() if virtual else None,

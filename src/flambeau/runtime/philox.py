@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 
 
-def _rounded(increment: int) -> int:
+def _round_up(increment: int) -> int:
     return -(-increment // 4) * 4
 
 
@@ -32,7 +32,7 @@ class Philox:
         """Return (seed, offset) for a kernel that uses `increment` numbers of each subsequence."""
         with self.lock:
             offset = self.offset
-            self.offset = offset + _rounded(increment)
+            self.offset = offset + _round_up(increment)
         return self.seed, offset
 
     def copy(self) -> Philox:
@@ -54,7 +54,7 @@ class Draws:
             The number of the random state, and how much the graph's kernels before this one draw from it.
         """
         offset = self.offset(state)
-        self._offsets[state] = offset + _rounded(increment)
+        self._offsets[state] = offset + _round_up(increment)
         return list(self._offsets).index(state), offset
 
     def offset(self, state: Philox) -> int:

@@ -126,7 +126,7 @@ def init() -> None:
             return
         if _forked:
             raise RuntimeError(errors.FORKED)
-        machine = _opened()
+        machine = _open_machine()
         if machine is None or not machine.visible:
             raise RuntimeError(_why_none(machine))
         machine.start(host.default_stream)
@@ -156,7 +156,7 @@ def close_all() -> list[Exception]:
     return problems
 
 
-def pinned() -> PinnedAllocator:
+def pinned_allocator() -> PinnedAllocator:
     """Return the allocator of pinned host memory, of the machine in use.
 
     Raises:
@@ -187,7 +187,7 @@ def device_count() -> int:
     Raises:
         ValueError: For a malformed environment variable.
     """
-    machine = _opened()
+    machine = _open_machine()
     _warn_if_changed(machine)
     return 0 if machine is None else len(machine.visible)
 
@@ -203,8 +203,8 @@ def is_available() -> bool:
 
 def is_virtual() -> bool:
     """Return True if the CUDA devices are virtual GPUs. False where there are none."""
-    machine = _opened()
-    return machine is not None and machine.wish.driver == "virtual"
+    machine = _open_machine()
+    return machine is not None and machine.settings.driver == "virtual"
 
 
 def contexts() -> list[Context]:
@@ -224,10 +224,10 @@ def is_forked() -> bool:
     return _forked
 
 
-def wish() -> configuration.Settings:
+def machine_settings() -> configuration.Settings:
     """Return the settings of the machine in use, or those of the environment. Does not initialize CUDA."""
-    machine = _opened()
-    return configuration.from_environment() if machine is None else machine.wish
+    machine = _open_machine()
+    return configuration.from_environment() if machine is None else machine.settings
 
 
 def started_at() -> str | None:
@@ -263,7 +263,7 @@ class VirtualMachine:
 
         Commands count from when they are enqueued.
         """
-        if self._machine is _machine and self._machine.visible and self._machine.wish.races != "off":
+        if self._machine is _machine and self._machine.visible and self._machine.settings.races != "off":
             init()
         detector = getattr(self._machine.driver, "detector", None)
         return None if detector is None else detector.certificate()
@@ -283,8 +283,8 @@ class VirtualMachine:
         self.close()
 
     def __repr__(self) -> str:
-        wish, state = self._machine.wish, "closed" if self.closed else "open"
-        what = f"devices={wish.devices} profile={wish.profile} schedule={wish.schedule}"
+        settings, state = self._machine.settings, "closed" if self.closed else "open"
+        what = f"devices={settings.devices} profile={settings.profile} schedule={settings.schedule}"
         return f"<flambeau.virtual {what} {state}>"
 
     def _repr_html_(self) -> str | None:
@@ -322,13 +322,15 @@ def virtual(
     Raises RuntimeError while real GPUs are open; ValueError for a malformed argument.
     """
     global _forked
-    wish = configuration.virtual_settings(devices, profile, schedule, races, poison, data, placement, strict)
+    settings = configuration.virtual_settings(
+        devices, profile, schedule, races, poison, data, placement, strict
+    )
     with _lock:
-        if _machine is not None and _machine.wish.driver == "cuda" and _contexts:
+        if _machine is not None and _machine.settings.driver == "cuda" and _contexts:
             raise RuntimeError(
                 "flambeau.virtual() was called while real GPUs are open; call it before first use"
             )
-        machine = Machine(wish, _host_driver, _watchers)
+        machine = Machine(settings, _host_driver, _watchers)
         _forked = False  # a machine of this process's own
         machine.outer = None if _machine is None or _machine.closed else _machine
         _use(machine)
@@ -347,16 +349,16 @@ current.use(_at_rest)
 current.opened_by(_open_context)
 
 
-def _opened() -> Machine | None:
+def _open_machine() -> Machine | None:
     """Return the machine in use. Without one, open the environment's machine; None if the environment requests none."""
     global _machine
     if _machine is None:
         with _lock:
             if _machine is None:
-                wish = configuration.from_environment()
-                if wish.driver == "none" or (wish.driver == "cuda" and why_no_gpu()):
+                settings = configuration.from_environment()
+                if settings.driver == "none" or (settings.driver == "cuda" and why_no_gpu()):
                     return None
-                _machine = Machine(wish, _host_driver, _watchers)
+                _machine = Machine(settings, _host_driver, _watchers)
     return _machine
 
 
@@ -434,7 +436,7 @@ def _why_none(machine: Machine | None) -> str:
         because = f"{'FLAMBEAU_DRIVER=cuda: ' if is_asked else ''}{why_no_gpu()}"
         advice = errors.VIRTUAL_INSTEAD if is_asked else errors.HOW_TO_GET_VIRTUAL
         return errors.no_nvidia_driver(because, driver_versions() != (None, None), advice + also)
-    if machine.wish.driver == "virtual" and machine.wish.devices == 0:
+    if machine.settings.driver == "virtual" and machine.settings.devices == 0:
         return errors.no_gpus("0 devices were requested", errors.MORE_DEVICES + also)
     return errors.no_gpus(f"CUDA_VISIBLE_DEVICES={machine.visible_text!r} leaves none", errors.UNSET_VISIBLE)
 

@@ -569,7 +569,7 @@ def _launcher(driver: Driver, exe: Executable) -> Launcher:
     """
     launch = driver.launcher(exe)
     if flags.profiled:
-        launch = launch_hooks.told(exe, launch)
+        launch = launch_hooks.wrap_launcher(exe, launch)
     if not flags.launch_blocking:
         return launch
 

@@ -78,7 +78,7 @@ class Storage:
     def record_copy(self, ptr: int, stream: Any) -> None:
         """Record that an asynchronous copy on `stream` uses the CPU storage's bytes from `ptr` on."""
         if self.block is None:  # else it is the CPU allocator's: pageable, and the copy over
-            system.pinned().record_use_at(ptr, stream)
+            system.pinned_allocator().record_use_at(ptr, stream)
 
 
 class DeferredStorage(Storage):
@@ -143,7 +143,7 @@ class PinnedStorage(Storage):
 
     def __init__(self, nbytes: int) -> None:
         self._pinned: PinnedBlock | None = None  # what __del__ sees if there is no memory
-        self._allocator = system.pinned()
+        self._allocator = system.pinned_allocator()
         block = self._pinned = self._allocator.allocate(nbytes)
         super().__init__(block.ptr, nbytes, system.host, None, pinned=True)
 

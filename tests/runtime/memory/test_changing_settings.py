@@ -115,7 +115,7 @@ class SettingsMachine(test_expandable_segments.RangeMachine):
         }
         if len(self.live) == count:  # there was none
             return
-        block, size = self.live[-1], policy.rounded(nbytes)
+        block, size = self.live[-1], policy.round_up(nbytes)
         (self.large.add if policy.is_oversize(block.size) else self.large.discard)(block)
         if policy.expandable or not policy.is_oversize(size):
             assert block.size - size <= MIB

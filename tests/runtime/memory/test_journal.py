@@ -26,7 +26,7 @@ from flambeau.runtime.memory.log_entries import (
     codes_sizes_requests,
     entry,
 )
-from flambeau.runtime.memory.private_pool import as_id, packed, unpacked
+from flambeau.runtime.memory.private_pool import as_id, pack_id, unpack_id
 from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, Ledger, allocated_bytes_of
 from flambeau.runtime.memory_reports.oom_advice import suggest_settings
 
@@ -163,8 +163,8 @@ def test_a_replay_on_ample_memory_has_addresses_for_many_streams() -> None:
 @given(st.integers(0, (1 << 31) - 1), st.integers(0, (1 << 32) - 1))
 @settings(max_examples=40, deadline=None, derandomize=True)
 def test_ids_of_pools_are_numbers_of_entries(first: int, second: int) -> None:
-    owner = packed(as_id([first, second]))
-    assert unpacked(owner) == (first, second)
+    owner = pack_id(as_id([first, second]))
+    assert unpack_id(owner) == (first, second)
     assert Batch([entry(ALLOC, 0, 0, 0, 0, owner)]).numbers[0, 5] == owner
 
 

@@ -139,10 +139,10 @@ def test_the_environment_gives_settings() -> None:
 
 def test_sizes_round_up_by_steps_of_powers_of_two() -> None:
     policy = policy_of("roundup_power2_divisions:4")
-    assert [policy.rounded(n * MIB) for n in (1, 5, 6, 7, 9, 1200)] == [
+    assert [policy.round_up(n * MIB) for n in (1, 5, 6, 7, 9, 1200)] == [
         n * MIB for n in (1, 5, 6, 7, 10, 1280)
     ]
-    assert policy.rounded(1000) == 1024
+    assert policy.round_up(1000) == 1024
     allocator, _, stream = make("roundup_power2_divisions:4")
     assert allocator.allocate(9 * MIB, stream).size == 10 * MIB
 

@@ -155,7 +155,7 @@ class Program:
     def check_refusal(self, nbytes: int, stream: int) -> None:
         """Nothing of the stream's own that is free fits, and nothing is left that could be given back."""
         allocator = self.allocator
-        size = allocator.policy.rounded(nbytes)
+        size = allocator.policy.round_up(nbytes)
         segment = allocator.policy.segment_size(size)
         limit = self.driver.capacity if allocator.limit is None else allocator.limit
         assert self.driver.wished or self.driver.used + segment > min(limit, self.driver.capacity)

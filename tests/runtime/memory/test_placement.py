@@ -159,9 +159,9 @@ def test_random_placement_joins_before_it_refuses() -> None:
 def test_the_environment_names_a_placement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLAMBEAU_VIRTUAL_PLACEMENT", "random:1")
     with flambeau.virtual(devices=1):
-        assert system.wish().placement == "random:1"
+        assert system.machine_settings().placement == "random:1"
     with flambeau.virtual(devices=1, placement="pytorch"):
-        assert system.wish().placement == "pytorch"
+        assert system.machine_settings().placement == "pytorch"
 
 
 @pytest.mark.parametrize("name", ["best", "random", "random:", "random:x", "random:-1", "pytorch:1", "", 7])

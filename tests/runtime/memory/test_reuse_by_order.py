@@ -319,9 +319,9 @@ def test_orders_forget_streams_that_ended() -> None:
     one, two = orders.queue(1), orders.queue(2)
     orders.wait(two, orders.mark(one))
     orders.host_wait(orders.mark(one))
-    assert orders.known(2, 1, 0) == 2
+    assert orders.awaited_time(2, 1, 0) == 2
     orders.forget(1)
-    assert orders.known(2, 1, 0) == orders.known(3, 1, 0) == 0
+    assert orders.awaited_time(2, 1, 0) == orders.awaited_time(3, 1, 0) == 0
 
 
 def test_record_use_waits_for_its_event_alone() -> None:

@@ -144,9 +144,9 @@ def test_records_are_the_dictionaries_whatever_they_hold(rows: list[tuple[int, .
     frames = [[{"filename": f"{n}.py", "line": n, "name": f"f{n}"}] * (n > 0) for n in range(100)]
     trace = Trace(*columns, pools, frames)
     parts = Parts()
-    pieces = [parts.head, parts.pickled([f"text {n}" for n in range(known)]), pickle.POP]
+    pieces = [parts.head, parts.to_pickle([f"text {n}" for n in range(known)]), pickle.POP]
     for _ in range(2):  # two devices
-        pieces += [pickle.EMPTY_LIST, *trace.pickled(parts)]
+        pieces += [pickle.EMPTY_LIST, *trace.to_pickle(parts)]
     found = pickle.loads(b"".join([*pieces, pickle.TUPLE2, pickle.STOP]))
     expected = trace.dictionaries()
     assert found == (expected, expected)

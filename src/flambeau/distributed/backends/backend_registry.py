@@ -76,7 +76,7 @@ def prepare(devices: Mapping[str, str], everybody: Place, hub: Hub | None) -> No
 def prepare_gpus(devices: Mapping[str, str], everybody: Place, hub: Hub | None, served: Any) -> Any:
     """Connect the virtual GPUs of ranks in separate processes. All ranks call this with the former result."""
     alone = everybody.size == 1 or hub is not None
-    if devices.get("cuda") != "nccl" or alone or system.wish().driver != "virtual":
+    if devices.get("cuda") != "nccl" or alone or system.machine_settings().driver != "virtual":
         return served
     return serve_meetings(everybody.store, everybody.rank, everybody.size, served)
 

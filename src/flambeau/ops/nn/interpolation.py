@@ -60,7 +60,7 @@ def _interpolate_rule(operands: Sequence[Operand], params: Params) -> Signature:
             f"Input and output sizes should be greater than 0, but got input {list(x.shape[2:])} output "
             f"{list(how.size)}"
         )
-    return Signature((x.suggested((*x.shape[:2], *how.size)),), (x,), params)
+    return Signature((x.suggest((*x.shape[:2], *how.size)),), (x,), params)
 
 
 def _interpolate_host(launch: Launch) -> Body:

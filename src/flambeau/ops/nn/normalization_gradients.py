@@ -91,7 +91,7 @@ def contiguous(grad: Meta, x: Meta) -> Strides:
 
 
 def as_input(grad: Meta, x: Meta) -> Strides:
-    return x.suggested(x.shape).strides
+    return x.suggest(x.shape).strides
 
 
 def as_input_on_cpus(grad: Meta, x: Meta) -> Strides:

@@ -78,7 +78,7 @@ class Parcel(NamedTuple):
     must_wait: bool
 
     @classmethod
-    def checked(cls, *fields: Any) -> Parcel:
+    def from_fields(cls, *fields: Any) -> Parcel:
         """Return a parcel with these fields of another process, after checking them."""
         if len(fields) != len(_FIELDS):
             raise TypeError(f"a CUDA storage of another process has {len(_FIELDS)} fields, not {len(fields)}")
@@ -263,7 +263,7 @@ def collect(thoroughly: bool = True) -> None:
         _state.own = None  # no receiver uses the counters any more
 
 
-def returned(parcel: Parcel) -> Sent:
+def take_back(parcel: Parcel) -> Sent:
     """Return the block of a parcel that this same process sent, taken out of IPC limbo if it was freed since.
 
     The current stream waits for the work before the sending, which ends here.
@@ -308,15 +308,15 @@ def receive(parcel: Parcel) -> tuple[Context, int, Received]:
     with _state.lock:
         counters = _counters_of(parcel)
         try:
-            return _received(parcel, counters)
+            return _receive_segment(parcel, counters)
         except BaseException as error:  # no tensor will use the parcel
             finish(counters, parcel.slot)
             if isinstance(error, DriverError) and not birth(Door.unpack(parcel.counter).pid):
-                raise _ended(parcel) from error  # CUDA reports only an invalid handle
+                raise _producer_ended(parcel) from error  # CUDA reports only an invalid handle
             raise
 
 
-def _received(parcel: Parcel, counters: Mapping) -> tuple[Context, int, Received]:
+def _receive_segment(parcel: Parcel, counters: Mapping) -> tuple[Context, int, Received]:
     context = _context_of(parcel)
     _state.watch()
     collect(thoroughly=False)
@@ -361,10 +361,10 @@ def _counters_of(parcel: Parcel) -> Mapping:
     try:
         return _state.senders.find(parcel.counter)
     except ProcessLookupError:
-        raise _ended(parcel) from None
+        raise _producer_ended(parcel) from None
 
 
-def _ended(parcel: Parcel) -> RuntimeError:
+def _producer_ended(parcel: Parcel) -> RuntimeError:
     return RuntimeError(
         f"a CUDA tensor was received from process {Door.unpack(parcel.counter).pid}, which has ended: the producer of "
         "a CUDA tensor must live for as long as others use it. See Note [Sharing CUDA tensors]"

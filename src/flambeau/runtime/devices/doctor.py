@@ -43,7 +43,7 @@ def examine(try_peers: bool = False) -> dict[str, Any]:
     Raises:
         ValueError: For a malformed environment variable.
     """
-    wish = system.wish()
+    settings = system.machine_settings()
     if try_peers and system.is_available():
         system.init()
     contexts = system.contexts() if system.is_initialized() else []
@@ -52,13 +52,13 @@ def examine(try_peers: bool = False) -> dict[str, Any]:
             peers.direct(giver, taker, look=True)
     return {
         "versions": _versions(),
-        "driver": wish.driver,
-        "profile": wish.profile if wish.driver == "virtual" else None,
+        "driver": settings.driver,
+        "profile": settings.profile if settings.driver == "virtual" else None,
         "why_no_real_gpu": why_no_gpu(),
         "environment": {n: v for n, v in os.environ.items() if n in _VARIABLES or n.startswith("FLAMBEAU_")},
-        "run_would_open": visible_by_default() if wish.driver == "none" else None,
+        "run_would_open": visible_by_default() if settings.driver == "none" else None,
         "kernel_cache": _kernel_cache(),
-        "visible": system.device_count() if wish.driver != "none" else 0,
+        "visible": system.device_count() if settings.driver != "none" else 0,
         "initialized": bool(contexts),
         "initialized_at": system.started_at(),
         "process": os.getpid(),
@@ -69,7 +69,7 @@ def examine(try_peers: bool = False) -> dict[str, Any]:
             for a, b in combinations(contexts, 2)
         ],
         "tf32": {"matmul": flags.matmul_allow_tf32, "cudnn": flags.cudnn_allow_tf32, "rnn": flags.rnn_allow_tf32},
-        "pinned_bytes": system.pinned().reserved_bytes if contexts else 0,
+        "pinned_bytes": system.pinned_allocator().reserved_bytes if contexts else 0,
     }  # fmt: skip
 
 
@@ -84,8 +84,8 @@ def _versions() -> dict[str, str | None]:
     return found | {
         "NVIDIA driver": driver,
         "CUDA of the driver": cuda,
-        "cuDNN library": _dotted(cudnn_version()),
-        "NCCL library": _dotted(_nccl_version()),
+        "cuDNN library": _version_text(cudnn_version()),
+        "NCCL library": _version_text(_nccl_version()),
     }
 
 
@@ -96,7 +96,7 @@ def _nccl_version() -> int | None:
         return None
 
 
-def _dotted(number: int | None) -> str | None:
+def _version_text(number: int | None) -> str | None:
     """Return a library's version number as text; 91002 becomes "9.10.2"."""
     return None if number is None else f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
@@ -177,7 +177,7 @@ def _advice(found: dict[str, Any]) -> list[str]:
             f"`flambeau run program.py` would open {count} virtual GPU{'' if count == 1 else 's'} ({profile}); "
             "`import flambeau` alone opens none: set FLAMBEAU_VIRTUAL_DEVICES, or call flambeau.virtual()"
         ]
-    if found["driver"] == "virtual" and system.wish().devices == 0:
+    if found["driver"] == "virtual" and system.machine_settings().devices == 0:
         return [
             "FLAMBEAU_VIRTUAL_DEVICES=0 means that CUDA is not available: unset it, or set the number of devices"
         ]

@@ -49,7 +49,7 @@ class Watcher(Protocol):
 
 
 class Machine:
-    """A driver with its devices, opened with the settings `wish`. `start` creates the contexts on first use.
+    """A driver with its devices, opened with `settings`. `start` creates the contexts on first use.
 
     `visible` holds the driver's index of each CUDA device. A context of ours costs no driver call but that for
     the default stream's handle: a driver makes its native context when a call first needs one.
@@ -57,11 +57,11 @@ class Machine:
 
     pinned: PinnedAllocator  # set by `start`
 
-    def __init__(self, wish: Settings, host: Driver, watchers: Sequence[Watcher]) -> None:
-        self.wish = wish
+    def __init__(self, settings: Settings, host: Driver, watchers: Sequence[Watcher]) -> None:
+        self.settings = settings
         self.host = host
         self.observers = watchers
-        self.driver = self.bare = _open(wish)  # observers wrap `driver`
+        self.driver = self.bare = _open(settings)  # observers wrap `driver`
         self.visible_text = configuration.visible_text()
         self.visible = _visible(self.driver, self.visible_text)
         self.contexts: list[Context] = []
@@ -73,18 +73,18 @@ class Machine:
         self.page: Callable[[], str] | None = None  # the HTML that a notebook shows for the machine
         self._metas: list[Meta] = []
         self._watch = ExitStack()
-        if wish.races != "off":  # synchronization of host threads before the first call counts, too
+        if settings.races != "off":  # synchronization of host threads before the first call counts, too
             self._watch.enter_context(import_module("flambeau.observe.handovers").watch())
 
     def start(self, host_stream: Stream) -> None:
         """Create the contexts. If races are to be found, their driver is wrapped in observers."""
-        if self.wish.races != "off":
+        if self.settings.races != "off":
             self.driver, self.host = observe.attach_detector(
                 self.driver,
                 self.host,
-                races=self.wish.races,
+                races=self.settings.races,
                 visible=self.visible,
-                strict=self.wish.strict,
+                strict=self.settings.strict,
                 select=_selection,
             )
         for watcher in self.observers:
@@ -95,11 +95,11 @@ class Machine:
         self.pinned = PinnedAllocator(self.driver, policy.pinned_cap, orders)
         for index, driver_index in enumerate(self.visible):
             context = Context(device("cuda", index), index, self.driver, driver_index, orders)
-            if self.wish.driver == "virtual":
+            if self.settings.driver == "virtual":
                 context.clock = self.bare.time_ns  # type: ignore[attr-defined]
             if policy.expandable and not self.driver.range_page(driver_index):
                 warn_program(_NOT_EXPANDABLE.format(index), UserWarning)
-            context.allocator = allocator = CachingAllocator(context, policy, self.wish.placement)
+            context.allocator = allocator = CachingAllocator(context, policy, self.settings.placement)
             allocator.oom_advice = _suggest_settings
             context.default_stream = default_stream_of(context)
             contexts.append(context)
@@ -182,18 +182,18 @@ def _suggest_settings(allocator: CachingAllocator, pool: Pool, size: int) -> str
     return found
 
 
-def _open(wish: Settings) -> Driver:
-    if wish.driver == "cuda":
+def _open(settings: Settings) -> Driver:
+    if settings.driver == "cuda":
         return open_driver("cuda", kernel_cache=configuration.kernel_cache())
-    chosen = {"devices": wish.devices, "profile": wish.profile, "schedule": wish.schedule}
-    if wish.poison is not None:
-        chosen["poison"] = wish.poison
+    chosen = {"devices": settings.devices, "profile": settings.profile, "schedule": settings.schedule}
+    if settings.poison is not None:
+        chosen["poison"] = settings.poison
     try:
-        return open_driver(wish.driver if wish.data else "shapes", **chosen)
+        return open_driver(settings.driver if settings.data else "shapes", **chosen)
     except (ValueError, OSError) as error:
-        if not wish.said:
+        if not settings.said:
             raise
-        raise ValueError(f"{error} (the environment says {', '.join(wish.said)})") from None
+        raise ValueError(f"{error} (the environment says {', '.join(settings.said)})") from None
 
 
 def _visible(driver: Driver, text: str | None) -> list[int]:

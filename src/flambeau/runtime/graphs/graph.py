@@ -165,7 +165,7 @@ class CUDAGraph:
         """
         if not self._keep_graph:
             raise RuntimeError("instantiate() is intended to be called by the user only when keep_graph=true")
-        self._captured("instantiate()").driver.graph_instantiate(self._handle)
+        self._captured_context("instantiate()").driver.graph_instantiate(self._handle)
         self._ready = True
 
     def raw_cuda_graph(self) -> int:
@@ -180,18 +180,18 @@ class CUDAGraph:
             raise RuntimeError(
                 "You cannot access the raw cudaGraph_t instance unless CUDAGraph was initialized with keep_graph=true"
             )
-        return self._captured("raw_cuda_graph()").driver.graph_native(self._handle)[0]
+        return self._captured_context("raw_cuda_graph()").driver.graph_native(self._handle)[0]
 
     def raw_cuda_graph_exec(self) -> int:
         """Return the cudaGraphExec_t, valid until `instantiate` is called again, with or without `keep_graph`."""
-        context = self._captured("raw_cuda_graph_exec()")
+        context = self._captured_context("raw_cuda_graph_exec()")
         if not self._ready:
             raise RuntimeError(
                 "You cannot access the raw cudaGraphExec_t instance until instantiate() has been called"
             )
         return context.driver.graph_native(self._handle)[1]
 
-    def _captured(self, call: str) -> Context:
+    def _captured_context(self, call: str) -> Context:
         if not self._handle or self._context is None:
             raise RuntimeError(f"capture_end() must have been called before calling {call}")
         return self._context

@@ -60,7 +60,7 @@ def within(name: str) -> Iterator[None]:
             recorder.on_scope_end()
 
 
-def told(exe: Executable, launch: Launcher) -> Launcher:
+def wrap_launcher(exe: Executable, launch: Launcher) -> Launcher:
     """Return a launch function that also notifies the subscribers."""
 
     def launch_and_notify(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:

@@ -156,7 +156,7 @@ class CachingAllocator:
         elif policy.caching or (
             private is not None and self._orders.capturing
         ):  # a CUDA graph keeps its memory
-            size = policy.rounded(nbytes)
+            size = policy.round_up(nbytes)
         else:
             return self.growth.uncached_block(nbytes, stream, policy, relieve=True)
         kind = SMALL if size <= SMALL_REQUEST else LARGE

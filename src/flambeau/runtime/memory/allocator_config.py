@@ -56,7 +56,7 @@ class Policy(Value):
     pinned_cap: int | None = None
     expandable: bool = False
 
-    def rounded(self, nbytes: int) -> int:
+    def round_up(self, nbytes: int) -> int:
         """Return the bytes that a request of `nbytes` bytes occupies after rounding."""
         if self.divisions and nbytes > ROUND * (steps := self._steps(nbytes)) > ROUND:
             step = (1 << nbytes.bit_length() - 1) // steps
@@ -241,7 +241,7 @@ def _backend(name: str, value: str) -> dict[str, Any]:
     return {}
 
 
-def _ignored(name: str, value: str) -> dict[str, Any]:
+def _check_ignored(name: str, value: str) -> dict[str, Any]:
     """Check a setting of PyTorch's that has no effect here, because Flambeau's allocators work differently."""
     if name in _NUMBERS:
         _number(name, value)
@@ -260,5 +260,5 @@ _READERS: dict[str, Callable[[str, str], dict[str, Any]]] = {
     "expandable_segments": lambda n, v: {"expandable": _flag(n, v)},
     "backend": _backend,
     "pinned_max_cached_size_mb": lambda n, v: {"pinned_cap": _number(n, v) * MIB},
-    **dict.fromkeys((*_FLAGS, *_NUMBERS), _ignored),
+    **dict.fromkeys((*_FLAGS, *_NUMBERS), _check_ignored),
 }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from flambeau.runtime.memory.free_list import FreeList, ListedBlock
 from flambeau.runtime.memory.log_entries import ALLOC, ALLOC_PART, CUT, FREE, FREE_PART, HEADS, body, entry
-from flambeau.runtime.memory.private_pool import NOBODY, PrivatePool, packed
+from flambeau.runtime.memory.private_pool import NOBODY, PrivatePool, pack_id
 from flambeau.runtime.streams.stream_order import StreamActivity
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Pool:
         self.recent_sizes = seen
         self.last_reuse_time = -1
         self.last_scan = self.scan_budget = 0
-        self.owner = packed(NOBODY if private is None else private.id)
+        self.owner = pack_id(NOBODY if private is None else private.id)
         self.token = self.owner << 1 | kind
         self.segment_heads = HEADS[ALLOC + kind], HEADS[FREE + kind]
         self.part_heads = HEADS[ALLOC_PART + kind], HEADS[FREE_PART + kind]

@@ -44,7 +44,7 @@ class HappensBefore:
         self._index = index
         self._limits: dict[int, int] = {stream: NEVER + 1}
 
-    def known(self) -> list[int]:
+    def awaited_streams(self) -> list[int]:
         """Return the streams looked up so far for which this stream has waited."""
         return [user for user, limit in self._limits.items() if 0 < limit <= NEVER]
 
@@ -61,7 +61,7 @@ class HappensBefore:
     def _has_passed(self, user: int, tick: int) -> bool:
         limit = self._limits.get(user)
         if limit is None:
-            limit = self._limits[user] = self._orders.known(self._stream, user, self._index)
+            limit = self._limits[user] = self._orders.awaited_time(self._stream, user, self._index)
         return tick < limit
 
     def donor_pools(self, pools: Iterable[Pool], pool: Pool) -> list[Pool]:
@@ -73,7 +73,9 @@ class HappensBefore:
         ]
         if len(others) <= _MAX_DONORS:
             return others
-        known = (o for o in reversed(others) if self._orders.known(self._stream, o.stream, self._index))
+        known = (
+            o for o in reversed(others) if self._orders.awaited_time(self._stream, o.stream, self._index)
+        )
         return list(islice(known, _MAX_DONORS))
 
 
@@ -103,11 +105,11 @@ def take_ordered_blocks(
                 count += _take_ordered_size_class(other, size, pool, order)
         scanned += len(other.unmerged)
         taken = _remove_ordered(other.unmerged, order)
-        for hole in list(other.free_list):
+        for free_block in list(other.free_list):
             scanned += 1
-            if order.is_ordered_before_stream(hole):
-                other.free_list.remove(hole)
-                taken.append(hole)
+            if order.is_ordered_before_stream(free_block):
+                other.free_list.remove(free_block)
+                taken.append(free_block)
         for block in taken:
             move_to_pool(block, pool, pool.unmerged)
         pool.unmerged += taken  # to be coalesced, because their neighbours may belong to this pool now

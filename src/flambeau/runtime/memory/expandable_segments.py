@@ -83,7 +83,7 @@ class Ranges:
         shared = [h for h in self._ranges if h.pool is not pool and self._follows(pool, h.pool)]
         for held in own + shared:
             for gap in held.gaps:
-                before = _hole_before(gap, pool)
+                before = _free_block_before(gap, pool)
                 if gap.size and gap.size + (before.size if before else 0) >= size:
                     return self._fill(held, gap, before, pool, size, now, room)
         made = self._reserve(pool, size)
@@ -159,14 +159,18 @@ class Ranges:
         if low >= high:
             return
         self._driver.range_unmap(low, high - low)
-        touched = [hole for hole in run if hole.ptr < high and hole.ptr + hole.size > low]
+        touched = [
+            free_block
+            for free_block in run
+            if free_block.ptr < high and free_block.ptr + free_block.size > low
+        ]
         pool, following = touched[0].pool, touched[-1].next
         assert following is not None  # the last gap always follows
         gap = Gap(low, high - low, held.pool, 0)
         _insert_before(held, following, gap)
         held.gaps.append(gap)
         held.gaps.sort(key=lambda each: each.ptr)
-        parts = sum([_keep_edges(held, hole, low, high, following) - 1 for hole in touched])
+        parts = sum([_keep_edges(held, free_block, low, high, following) - 1 for free_block in touched])
         _unite_gaps(held, gap)
         self._account(pool, low, low - high, parts)
 
@@ -189,7 +193,7 @@ class Ranges:
                 yield run
 
 
-def _hole_before(gap: Gap, pool: Pool) -> Block | None:
+def _free_block_before(gap: Gap, pool: Pool) -> Block | None:
     before = gap.previous
     return before if before is not None and before.free_list is pool.free_list else None
 
@@ -205,25 +209,25 @@ def _free_runs(held: Range, pools: Container[Pool]) -> Iterator[list[Block]]:
             run = []
 
 
-def _keep_edges(held: Range, hole: Block, low: int, high: int, following: Block) -> int:
+def _keep_edges(held: Range, free_block: Block, low: int, high: int, following: Block) -> int:
     """Return to the free list what remains of a free block after the addresses from `low` to `high` were unmapped.
 
     Returns the number of remaining parts.
     """
-    holes, end, kept = hole.pool.free_list, hole.ptr + hole.size, 0
-    holes.remove(hole)
+    free_blocks, end, kept = free_block.pool.free_list, free_block.ptr + free_block.size, 0
+    free_blocks.remove(free_block)
     if end > high:
-        rest = Block(high, end - high, hole.pool, hole.freed)
-        rest.use_trace = hole.use_trace
+        rest = Block(high, end - high, free_block.pool, free_block.freed)
+        rest.use_trace = free_block.use_trace
         _insert_before(held, following, rest)
-        holes.add(rest)
+        free_blocks.add(rest)
         kept += 1
-    if hole.ptr < low:
-        hole.size = low - hole.ptr
-        holes.add(hole)
+    if free_block.ptr < low:
+        free_block.size = low - free_block.ptr
+        free_blocks.add(free_block)
         kept += 1
     else:
-        _remove(held, hole)
+        _remove(held, free_block)
     return kept
 
 

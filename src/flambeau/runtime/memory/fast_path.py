@@ -118,7 +118,7 @@ def _timed_free(context: Context, log: EventLog) -> Free:
     entries, orders = log.entries, context.orders
 
     def free(block: Block) -> None:
-        block.freed = block.pool.queue.freed(orders.now, block.freed)
+        block.freed = block.pool.queue.time_of_free(orders.now, block.freed)
         entries.append(block.free_entry)
         block.free_destination.append(block)
 
@@ -132,7 +132,7 @@ def _observed_free(driver: Driver, context: Context, log: EventLog) -> Free:
         # else the driver is notified when these uses have finished
         if not block.uses and block.size and not context.closed:
             notify(block.ptr, block.requested, block.stream)
-        block.freed = block.pool.queue.freed(orders.now, block.freed)
+        block.freed = block.pool.queue.time_of_free(orders.now, block.freed)
         entries.append(block.free_entry)
         block.free_destination.append(block)
 
@@ -145,7 +145,7 @@ def _recorded_free(driver: Driver, context: Context, log: EventLog) -> Free:
     def free(block: Block) -> None:
         if driver.observes_blocks and not block.uses and block.size and not context.closed:
             driver.block_free(block.ptr, block.requested, block.stream)
-        block.freed = block.pool.queue.freed(orders.now, block.freed)
+        block.freed = block.pool.queue.time_of_free(orders.now, block.freed)
         recording = log.recording
         if recording is not None and block.size:
             entries.append((block.free_entry, *recording.notes(free=True)))

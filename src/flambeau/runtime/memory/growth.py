@@ -94,7 +94,7 @@ class Growth:
         block = self._heap.take(pool, size, policy)
         if block is not None:
             return block
-        self._segments.release_free(self._heap.shared())
+        self._segments.release_free(self._heap.shared_pools())
         try:
             return self._grow(pool, size, policy)
         except OutOfMemoryError:
@@ -130,7 +130,7 @@ class Growth:
             if not relieve or orders.capturing:
                 raise self._out_of_memory(pool, size, nbytes) from None
             self._reclaim_cached()
-            self._segments.release_free(self._heap.shared())
+            self._segments.release_free(self._heap.shared_pools())
             return self.uncached_block(nbytes, stream, policy)
         block.free_destination = block.default_list = self._frees
         prepare_entries(block, nbytes)
@@ -150,7 +150,7 @@ class Growth:
         if len(self._ended_pools) >= self._many_ended:
             self._release_ended()
         if policy.collect_above and self._segments.excess(policy) > 0:
-            shared = self._heap.shared()
+            shared = self._heap.shared_pools()
             for pool in shared:
                 self._heap.coalesce(pool)
             self._segments.release_idle(shared, policy, self._heap.searches)
@@ -171,7 +171,7 @@ class Growth:
     def release_cached(self) -> None:
         """Release all wholly free segments, after waiting for recorded uses."""
         if not self._context.orders.capturing:
-            self._release_free(self._heap.shared())
+            self._release_free(self._heap.shared_pools())
 
     def close_private(self, id: PoolId, release: bool) -> None:
         """Close a MemPool: its memory is released now, if `release`, or as it becomes free."""

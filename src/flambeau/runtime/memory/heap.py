@@ -55,7 +55,7 @@ class Heap:
     def pools_of_stream(self, stream: int) -> list[Pool]:
         return [pool for pool in self.pools.values() if pool.stream == stream]
 
-    def shared(self) -> list[Pool]:
+    def shared_pools(self) -> list[Pool]:
         """Return all pools except those that belong to a live MemPool."""
         return [pool for pool in self.pools.values() if pool.private is None or not pool.private.open]
 
@@ -143,13 +143,15 @@ class Heap:
         pool.last_scan, taken = take_ordered_blocks(pool, self.pools.values(), order, only, again)
         pool.scan_budget = 0
         if taken or only is None:
-            for user in order.known():
+            for user in order.awaited_streams():
                 self._entries.append(pool.entry(ORDER, 0, 0, user))
         return taken > 0
 
     def is_ordered_after(self, pool: Pool, other: Pool) -> bool:
         """Return True if a pool's stream has waited for the stream of another pool of the same kind."""
-        return other.kind == pool.kind and self._orders.known(pool.stream, other.stream, self._index) > 0
+        return (
+            other.kind == pool.kind and self._orders.awaited_time(pool.stream, other.stream, self._index) > 0
+        )
 
     # -- joining ------------------------------------------------------------------------------------------
     def coalesce(self, pool: Pool, enough: int | None = None) -> None:
@@ -199,7 +201,7 @@ class Heap:
         lists = [
             blocks for pool in self.pools.values() for blocks in (*pool.size_classes.values(), pool.unmerged)
         ]
-        free = [hole for pool in self.pools.values() for hole in pool.free_list]
+        free = [free_block for pool in self.pools.values() for free_block in pool.free_list]
         return {*free, *[block for blocks in lists for block in list(blocks)]}
 
 

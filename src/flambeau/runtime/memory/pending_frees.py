@@ -79,10 +79,10 @@ class PendingFrees(Generic[T]):
         waiting: The blocks with pending frees, in order; values are None.
     """
 
-    __slots__ = ("_held", "_over", "_queues", "_spare", "_tell", "waiting")
+    __slots__ = ("_held", "_on_wait", "_over", "_queues", "_spare", "waiting")
 
-    def __init__(self, tell: Callable[[T, list[int]], None] | None = None) -> None:
-        self._tell = tell  # called with a waiting block and its events
+    def __init__(self, on_wait: Callable[[T, list[int]], None] | None = None) -> None:
+        self._on_wait = on_wait  # called with a waiting block and its events
         self._queues: dict[int | UseEvent, deque[tuple[int, Context, PendingFree[T]]]] = {}
         self._spare: dict[Context, list[int]] = {}
         self._over: list[PendingFree[T]] = []
@@ -112,8 +112,8 @@ class PendingFrees(Generic[T]):
             self._queues.setdefault(key, deque()).append((event, context, wait))
         if not live:
             self._over.append(wait)
-        elif self._tell is not None:
-            self._tell(block, wait.events)
+        elif self._on_wait is not None:
+            self._on_wait(block, wait.events)
 
     def done(self, *, block_host: bool = False) -> list[PendingFree[T]]:
         """Remove and return the completed pending frees.

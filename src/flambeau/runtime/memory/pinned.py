@@ -153,7 +153,7 @@ class PinnedAllocator:
         with self._lock as nested:
             if not nested and not self._closed:
                 self._poll()
-            return self._figures.nested()
+            return self._figures.nested_statistics()
 
     def reset_peaks(self) -> None:
         with self._lock:
@@ -284,7 +284,7 @@ class _Figures:
             "active_requests": self.active_requests, "active_bytes": self.active_bytes,
         }  # fmt: skip
 
-    def nested(self) -> dict[str, Any]:
+    def nested_statistics(self) -> dict[str, Any]:
         return {
             **{name: tally.figures() for name, tally in self.tallies().items()},
             "num_host_alloc": self.allocations.allocated,

@@ -125,10 +125,10 @@ class RandomHeap(Heap):
     def coalesce(self, pool: Pool, enough: int | None = None) -> None:
         """Merge all free blocks with their neighbours, so that no request fails that a merged block could serve."""
         super().coalesce(pool, enough)
-        for hole in list(pool.free_list):
-            if hole.is_free:  # a neighbour may have absorbed it
-                pool.free_list.remove(hole)
-                super().coalesce_block(pool, hole)
+        for free_block in list(pool.free_list):
+            if free_block.is_free:  # a neighbour may have absorbed it
+                pool.free_list.remove(free_block)
+                super().coalesce_block(pool, free_block)
 
 
 class RandomFreeList(FreeList[Block]):

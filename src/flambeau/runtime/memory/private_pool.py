@@ -29,13 +29,13 @@ def as_id(id: Any) -> PoolId:
     return first, second
 
 
-def packed(id: PoolId) -> int:
+def pack_id(id: PoolId) -> int:
     """Return a pool id as one int."""
     return id[0] << 32 | id[1]
 
 
-def unpacked(owner: int) -> PoolId:
-    """Return the pool id that an int of `packed` encodes."""
+def unpack_id(owner: int) -> PoolId:
+    """Return the pool id that an int of `pack_id` encodes."""
     return owner >> 32, owner & 0xFFFFFFFF
 
 

@@ -132,14 +132,14 @@ class Segments:
         """
         excess = self.excess(policy)
         while excess > 0:
-            idle = [hole for pool in pools for hole in pool.free_list if not hole.is_split]
+            idle = [free_block for pool in pools for free_block in pool.free_list if not free_block.is_split]
             if not idle:
                 return
-            limit = sum(searches - hole.idle for hole in idle) / len(idle)
-            for hole in idle:
-                if excess > 0 and searches - hole.idle >= limit:
-                    excess -= hole.size
-                    self.release(hole)
+            limit = sum(searches - free_block.idle for free_block in idle) / len(idle)
+            for free_block in idle:
+                if excess > 0 and searches - free_block.idle >= limit:
+                    excess -= free_block.size
+                    self.release(free_block)
 
     # -- figures ------------------------------------------------------------------------------------------
     def _count(self, pool: Pool, ptr: int, size: int, change: int) -> None:

@@ -24,20 +24,22 @@ def suggest_settings(allocator: CachingAllocator, pool: Pool, size: int) -> str:
     capacity = allocator.limit or free + allocator.reserved_bytes()
     if size > total:
         return ""
-    if _played(events, capacity, total, allocator.policy).fits:
+    if _replay_with(events, capacity, total, allocator.policy).fits:
         return "Replayed from an empty device, the same requests fit: earlier ones left the memory in pieces."
     tried: list[str] = []
     for name, policy in candidates(allocator.policy, capacity):
-        outcome = _played(events, capacity, total, policy)
+        outcome = _replay_with(events, capacity, total, policy)
         if outcome.fits:
-            return f"With PYTORCH_ALLOC_CONF={policy.text} {_fitted(outcome, capacity)}"
+            return f"With PYTORCH_ALLOC_CONF={policy.text} {_describe_fit(outcome, capacity)}"
         tried.append(name)
     if len({event.stream for event in events if event.action == "alloc"}) > 1:
-        outcome = _played([event._replace(stream=0) for event in events], capacity, total, allocator.policy)
+        outcome = _replay_with(
+            [event._replace(stream=0) for event in events], capacity, total, allocator.policy
+        )
         if outcome.fits:
-            return f"On one stream {_fitted(outcome, capacity)}"
+            return f"On one stream {_describe_fit(outcome, capacity)}"
         tried.append("one stream")
-    needed = format_size(_needed(events, total, allocator.policy))
+    needed = format_size(_find_least_capacity(events, total, allocator.policy))
     return (
         f"No setting would have made it fit (replayed: {', '.join(dict.fromkeys(tried))}). With {needed} in place of "
         f"{format_size(capacity)} this request would have fitted."
@@ -69,7 +71,7 @@ def _until_refused(allocator: CachingAllocator, pool: Pool, size: int) -> list[d
     return [*[entry for entry in entries if entry["action"] != "oom"], refused]
 
 
-def _played(events: Sequence[Event], capacity: int, total: int, policy: Policy) -> Outcome:
+def _replay_with(events: Sequence[Event], capacity: int, total: int, policy: Policy) -> Outcome:
     """Replay events on a device of `total` bytes of which `capacity` may be reserved.
 
     Expandable segments may reserve all of it.
@@ -78,19 +80,19 @@ def _played(events: Sequence[Event], capacity: int, total: int, policy: Policy) 
     return play(events, max(capacity, total), policy.with_(fraction=min(share, 1.0)))
 
 
-def _fitted(outcome: Outcome, capacity: int) -> str:
+def _describe_fit(outcome: Outcome, capacity: int) -> str:
     share = outcome.peak_allocated / capacity
     soon = f", with tensors in {share:.0%} of the memory: it will be short again soon" * (share > _FULL)
     return f"this very trace would have fitted (replayed just now){soon}."
 
 
-def _needed(events: Sequence[Event], total: int, policy: Policy) -> int:
+def _find_least_capacity(events: Sequence[Event], total: int, policy: Policy) -> int:
     """Return the least capacity, up to a small error, with which the events replay, in bytes."""
-    ample = _played(events, _AMPLE, total, policy)
+    ample = _replay_with(events, _AMPLE, total, policy)
     least, most = ample.peak_allocated - 1, ample.peak_reserved
     while most - least > max(most >> 6, 2 * MIB):
         middle = (least + most) // 2
-        if _played(events, middle, total, policy).fits:
+        if _replay_with(events, middle, total, policy).fits:
             most = middle
         else:
             least = middle

@@ -100,16 +100,16 @@ def _kept_apart(blocks: Sequence[Block], lacking: int) -> str:
 
 
 def _state(allocator: CachingAllocator, pool: Pool, size: int, held: _Held) -> list[str]:
-    holes = held.free_list(pool)
-    largest = max([block.size for block in holes], default=0)
-    mine = max([block.size for block in holes if block.stream == pool.stream], default=0)
+    free_blocks = held.free_list(pool)
+    largest = max([block.size for block in free_blocks], default=0)
+    mine = max([block.size for block in free_blocks if block.stream == pool.stream], default=0)
     kept_apart = "" if pool.private is None else f" in the memory pool {pool.private.id}"
     request = (
         f"The request was for {format_size(size)} on {_stream(allocator, pool.stream)}{kept_apart}; the largest free "
         f"block of any stream{' there' * bool(kept_apart)} is {format_size(largest)}, of this one {format_size(mine)}."
     )
-    if holes:
-        share = 1 - largest / sum(block.size for block in holes)
+    if free_blocks:
+        share = 1 - largest / sum(block.size for block in free_blocks)
         request += f" Fragmentation: {share:.0%} of what is free lies outside of the largest hole."
     lines = [request]
     if held.waiting:

@@ -202,7 +202,7 @@ def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] | 
     pool without a segment at the end is deleted after its last event. If `live` is None, pools are not deleted.
     """
     events: list[Event] = []
-    begun: dict[int, int] = {}  # address -> key of the open lifetime
+    open_keys: dict[int, int] = {}  # address -> key of the open lifetime
     early: list[Event] = []
     count = 0
     wheres = _Wheres()
@@ -210,7 +210,7 @@ def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] | 
         for entry in trace:
             action = entry["action"]
             if action == "free_completed":
-                key = begun.pop(entry.get("addr", 0), 0)
+                key = open_keys.pop(entry.get("addr", 0), 0)
                 if not key:
                     key = count = count + 1
                     early.append(Event("alloc", key, entry["size"], *_source(entry, "pool_id")))
@@ -220,7 +220,7 @@ def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] | 
                 where = wheres.of(entry.get("frames"))
                 events.append(Event("alloc", count, entry["size"], *_source(entry, "pool_id"), where))
                 if action == "alloc":
-                    begun[entry.get("addr", 0)] = count
+                    open_keys[entry.get("addr", 0)] = count
                 else:
                     events.append(Event("free", count))
             elif action == "order":
@@ -231,7 +231,7 @@ def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] | 
         kept.add(source[1])
         for block in segment["blocks"]:
             addr = block.get("address", 0)
-            if block["state"] != "inactive" and addr not in begun:
+            if block["state"] != "inactive" and addr not in open_keys:
                 count += 1
                 early.append(Event("alloc", count, block["requested_size"], *source))
     return early + events if live is None else _with_ends(early + events, kept)

@@ -31,20 +31,20 @@ def snapshot(
 def dump(allocators: Sequence[CachingAllocator]) -> Iterator[bytes | memoryview]:
     """Yield the pickle of a snapshot in parts. The snapshot is taken before the first part is requested."""
     state = _state(allocators)
-    return _pickled(state, [_trace(allocator) for allocator in allocators])
+    return _pickle_state(state, [_trace(allocator) for allocator in allocators])
 
 
-def _pickled(state: dict[str, Any], traces: Sequence[Trace]) -> Iterator[bytes | memoryview]:
+def _pickle_state(state: dict[str, Any], traces: Sequence[Trace]) -> Iterator[bytes | memoryview]:
     """Yield the pickle of a state. Traces are first, because early objects have short numbers."""
     parts = Parts()
-    yield parts.head + pickle.EMPTY_DICT + parts.pickled("device_traces") + pickle.EMPTY_LIST
+    yield parts.head + pickle.EMPTY_DICT + parts.to_pickle("device_traces") + pickle.EMPTY_LIST
     for trace in traces:
         yield pickle.EMPTY_LIST
-        yield from trace.pickled(parts)
+        yield from trace.to_pickle(parts)
         yield pickle.APPEND
     yield pickle.SETITEM
     for name, value in state.items():
-        yield parts.pickled(name) + parts.pickled(value) + pickle.SETITEM
+        yield parts.to_pickle(name) + parts.to_pickle(value) + pickle.SETITEM
     yield pickle.STOP
 
 

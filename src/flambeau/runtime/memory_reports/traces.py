@@ -36,7 +36,7 @@ from flambeau.runtime.memory.log_entries import (
     SHRINK,
     UNMAP,
 )
-from flambeau.runtime.memory.private_pool import PoolId, packed, unpacked
+from flambeau.runtime.memory.private_pool import PoolId, pack_id, unpack_id
 
 Array = np.ndarray[Any, Any]
 
@@ -94,14 +94,14 @@ class Trace(NamedTuple):
             found[at] = {"action": "order", "after": found[at]["addr"], "stream": found[at]["stream"]}
         return found
 
-    def pickled(self, parts: Parts) -> Iterator[bytes | memoryview]:
+    def to_pickle(self, parts: Parts) -> Iterator[bytes | memoryview]:
         """Return bytes of a pickle that append the events to the list before them. See Note [Records]."""
         for begin in range(0, len(self.action), _AT_ONCE):
-            yield from self._at(slice(begin, begin + _AT_ONCE))._pickled(parts)
+            yield from self._at(slice(begin, begin + _AT_ONCE))._to_pickle(parts)
 
-    def _pickled(self, parts: Parts) -> Iterator[bytes | memoryview]:
+    def _to_pickle(self, parts: Parts) -> Iterator[bytes | memoryview]:
         new = self._new()
-        found = [parts.pickled(event) + pickle.APPEND for event in self._at(new).dictionaries()]
+        found = [parts.to_pickle(event) + pickle.APPEND for event in self._at(new).dictionaries()]
         if len(new) == len(self.action):
             yield from found
             return
@@ -186,7 +186,7 @@ class Parts:
         self._buffer = BytesIO()
         self._pickler = pickle.Pickler(self._buffer, 3)
 
-    def pickled(self, value: Any) -> bytes:
+    def to_pickle(self, value: Any) -> bytes:
         """Return the opcodes that push a value onto the unpickler's stack."""
         self._buffer.seek(0)
         self._buffer.truncate()
@@ -207,12 +207,12 @@ def trace_of(
 ) -> Trace:
     """Return the events of a history without the actions in `skip`; of one pool if given, with "order" if `orders`."""
     if pool is not None:
-        columns = columns.at(columns.numbers[:, 5] == packed(pool))
+        columns = columns.at(columns.numbers[:, 5] == pack_id(pool))
     code, size, requested, addr, handle, owner = columns.numbers.T
     actions = _table(skip, orders)[code]  # an entry becomes up to two events
     entry, _ = np.nonzero(actions >= 0)
-    streams, stream = _numbered(handle, stream_named)
-    pools, place = _numbered(owner, unpacked)
+    streams, stream = _index_values(handle, stream_named)
+    pools, place = _index_values(owner, unpack_id)
     if orders:
         addr = addr.copy()
         for at in np.flatnonzero(code & ~1 == ORDER):
@@ -242,7 +242,7 @@ def _table(skip: frozenset[str], orders: bool) -> Array:
     return table
 
 
-def _numbered(column: Array, value: Callable[[int], Any]) -> tuple[list[Any], Array]:
+def _index_values(column: Array, value: Callable[[int], Any]) -> tuple[list[Any], Array]:
     """Return the distinct values of a column of numbers, and for each row the index of its value."""
     found, place = np.unique(column, return_inverse=True)
     return [value(number) for number in found.tolist()], place

@@ -164,7 +164,7 @@ def create_stream(cls: type[S], device: Any, priority: int, native: Any = None) 
     level = -1 if priority < 0 else 0
     _bury(context)
     if native is not None:
-        return fill_stream(object.__new__(cls), context, _adopted(context, native), 0, owned=False)
+        return fill_stream(object.__new__(cls), context, _adopt_native(context, native), 0, owned=False)
     handle = context.driver.stream_create(context.driver_index, level)
     context.allocator.stream_created()
     return fill_stream(object.__new__(cls), context, handle, level, owned=True)
@@ -179,7 +179,7 @@ def _bury(context: Context) -> None:
             context.allocator.stream_destroyed(handle)
 
 
-def _adopted(context: Context, native: Any) -> int:
+def _adopt_native(context: Context, native: Any) -> int:
     """Return the driver's handle of a native stream that another library created."""
     if not isinstance(native, int) or isinstance(native, bool):
         raise TypeError(f"stream_ptr must be an int, not {type(native).__name__}")

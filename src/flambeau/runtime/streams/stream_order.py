@@ -48,7 +48,7 @@ class StreamActivity:
         self.busy = True  # work was enqueued since the last recorded time
         self.since = 0
 
-    def freed(self, now: int, before: int) -> int:
+    def time_of_free(self, now: int, before: int) -> int:
         """Return the logical time of the last use of a block by this stream, if the block is freed at time `now`.
 
         Without work since the stream's last recorded time, this is earlier than `now`. `before` is the time that was
@@ -117,7 +117,7 @@ class StreamClocks:
         """Order all later work after all work that was enqueued on the device before the logical time `tick`."""
         self._devices[index] = max(self._devices.get(index, 0), tick)
 
-    def known(self, by: int, stream: int, index: int) -> int:
+    def awaited_time(self, by: int, stream: int, index: int) -> int:
         """Return the logical time up to which `stream`, of device `index`, happens before the next work of stream
         `by`.
         """

@@ -287,7 +287,7 @@ def receive(parcel: device_ipc.Parcel) -> Storage:
         if found is not None and found.context.closed:
             found = None
         if device_ipc.is_own(parcel):
-            sent = device_ipc.returned(parcel)
+            sent = device_ipc.take_back(parcel)
             made = found or SentStorage(sent.block.ptr, sent.nbytes, sent.context, sent.block)
         elif found is not None:
             device_ipc.release_again(parcel)
@@ -300,7 +300,7 @@ def receive(parcel: device_ipc.Parcel) -> Storage:
 
 def receive_storage(*parcel: Any) -> UntypedStorage:
     """Return an UntypedStorage over the memory that another process has sent."""
-    return over(receive(device_ipc.Parcel.checked(*parcel)))
+    return over(receive(device_ipc.Parcel.from_fields(*parcel)))
 
 
 # -- the standard library's pickler for processes ----------------------------------------------------------

@@ -140,7 +140,7 @@ class Check:
                 )
                 return
 
-    def forced(self, most: int) -> Iterator[Problem]:
+    def force_races(self, most: int) -> Iterator[Problem]:
         """Turn reported races into other outcomes."""
         forcing = Forcing(self.executor)
         reports = [race for race in self.run.certificate.races if _SEEN_LATER not in str(race.second)]

@@ -27,7 +27,7 @@ class Pin(HostStep):
         return draw.slot(HOST_SLOTS), draw.one(SHAPES), draw.number()
 
     def apply(self, model: Model, name: str, shape: tuple[int, ...], value: int) -> None:
-        model.bind(name, model.pinned(shape))
+        model.bind(name, model.new_pinned(shape))
 
     def source(self, name: str, shape: tuple[int, ...], value: int) -> str:
         return f"{name} = torch.full({shape}, {value}.0).pin_memory()"
@@ -38,7 +38,7 @@ class WriteHost(HostStep):
     weight = 3
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        return draw.pinned(), draw.number()
+        return draw.pinned_name(), draw.number()
 
     def apply(self, model: Model, name: str, value: int) -> None:
         view = model[name]
@@ -54,7 +54,7 @@ class ReadHost(HostStep):
     weight = 3
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        return (draw.pinned(),)
+        return (draw.pinned_name(),)
 
     def apply(self, model: Model, name: str) -> None:
         view = model[name]
@@ -72,7 +72,7 @@ class HalfOfPinned(HostStep):
     weight = 1
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        source = draw.pinned(lambda view: len(view.shape) == 1 and view.shape[0] >= 16)
+        source = draw.pinned_name(lambda view: len(view.shape) == 1 and view.shape[0] >= 16)
         return draw.slot(HOST_SLOTS), source, draw.chance(0.5)
 
     def apply(self, model: Model, name: str, source: str, second: bool) -> None:
@@ -97,7 +97,7 @@ class Upload(Operation):
     weight = 4
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        from_slot = draw.pinned(lambda view: view.contiguous)
+        from_slot = draw.pinned_name(lambda view: view.contiguous)
         return draw.slot(), from_slot, draw.chance(0.8)
 
     def apply(self, model: Model, name: str, source: str, non_blocking: bool) -> None:
@@ -121,7 +121,7 @@ class UploadConverted(Operation):
     feature = "converting"
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        return draw.slot(), draw.pinned(lambda view: view.contiguous and view.dtype == "float32")
+        return draw.slot(), draw.pinned_name(lambda view: view.contiguous and view.dtype == "float32")
 
     def apply(self, model: Model, name: str, source: str) -> None:
         given = model[source]
@@ -143,7 +143,9 @@ class UploadInto(Operation):
     def draw(self, draw: Draw) -> tuple[Any, ...]:
         target = draw.tensor(lambda view: view.contiguous)
         shape, dtype = draw.model[target].shape, draw.model[target].dtype
-        source = draw.pinned(lambda view: view.shape == shape and view.dtype == dtype and view.contiguous)
+        source = draw.pinned_name(
+            lambda view: view.shape == shape and view.dtype == dtype and view.contiguous
+        )
         return target, source, draw.chance(0.8)
 
     def apply(self, model: Model, target: str, source: str, non_blocking: bool) -> None:
@@ -163,7 +165,7 @@ class Download(Operation):
     weight = 4
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        target = draw.pinned(lambda view: view.contiguous)
+        target = draw.pinned_name(lambda view: view.contiguous)
         shape, dtype = draw.model[target].shape, draw.model[target].dtype
         source = draw.tensor(lambda view: view.shape == shape and view.dtype == dtype)
         return target, source, draw.chance(0.8)
@@ -203,7 +205,7 @@ class ToHost(Operation):
     def apply(self, model: Model, name: str, source: str) -> None:
         given = model.tensor(source)
         need(given.contiguous)
-        to = model.pinned(given.shape, given.dtype)
+        to = model.new_pinned(given.shape, given.dtype)
         model.launch([given], [to], copies=True)
         model.bind(name, to)
 
@@ -261,7 +263,7 @@ class ToArray(HostStep):
     feature = "arrays"
 
     def draw(self, draw: Draw) -> tuple[Any, ...]:
-        return draw.slot(ARRAY_SLOTS), draw.pinned()
+        return draw.slot(ARRAY_SLOTS), draw.pinned_name()
 
     def apply(self, model: Model, name: str, source: str) -> None:
         view = model[source]

@@ -65,7 +65,7 @@ class Hunt:
         if found:
             return
         if check.races:
-            yield from check.forced(self.forced)
+            yield from check.force_races(self.forced)
             if check.run.certificate.races:
                 yield from check.check_fixes()
         elif check.run.certificate.race_free:

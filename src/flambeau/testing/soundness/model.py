@@ -343,7 +343,7 @@ class Model:
         view.storage.refs = 1
         return view
 
-    def pinned(self, shape: tuple[int, ...], dtype: str = "float32") -> View:
+    def new_pinned(self, shape: tuple[int, ...], dtype: str = "float32") -> View:
         life = self._begin(int(np.prod(shape)) * ITEMSIZE[dtype], None)
         return View(ModelStorage(life, -1), 0, shape, contiguous_strides(shape), dtype)
 

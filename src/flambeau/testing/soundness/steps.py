@@ -69,7 +69,7 @@ class Draw:
             lambda view: view.is_ordinary and view.device == self.model.device and fits(view)
         )
 
-    def pinned(self, fits: Callable[[View], bool] = lambda view: True) -> str:
+    def pinned_name(self, fits: Callable[[View], bool] = lambda view: True) -> str:
         return self.draw_name(lambda view: view.device < 0 and view.kind == "tensor" and fits(view))
 
     def draw_name(self, fits: Callable[[View], bool]) -> str:
