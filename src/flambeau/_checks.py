@@ -85,7 +85,7 @@ _check_tensor_all = partial(_check_tensor_all_with, RuntimeError)
 def _assert_async(input: Tensor, assert_msg: str | None = None) -> None:
     """Raise RuntimeError unless the one element of `input` is not zero. Waits for the tensor, on every device.
 
-    PyTorch checks on the device there and raises at a later call.
+    PyTorch checks a CUDA tensor on the device, without waiting, and raises at a later call.
     """
     if not input:
         raise RuntimeError(assert_msg or "Expected Tensor with single nonzero value, but got zero")

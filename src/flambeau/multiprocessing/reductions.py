@@ -146,7 +146,7 @@ def reduce_storage(storage: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def rebuild_storage_door(door: bytes, counter: bytes, slot: int, size: int) -> Storage:
-    """Return the storage behind a door of the process that sent it.
+    """Return the storage over memory that another process sent. `door` is the address of its file descriptor there.
 
     Raises:
         FileNotFoundError: If the sending process has ended.

@@ -1,4 +1,4 @@
-"""`reader` and `StoredStorages`: the machines that unpickle a checkpoint, and its storages."""
+"""`reader` and `StoredStorages`: the unpicklers of a checkpoint, and the storages that it contains."""
 
 from __future__ import annotations
 

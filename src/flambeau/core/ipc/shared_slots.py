@@ -36,7 +36,7 @@ class Slots:
         self.door = Door.of(self._memory.fd).pack()
 
     def take(self) -> int:
-        """Return a slot for a sending.
+        """Return a slot for a message that this process is about to send.
 
         Raises:
             RuntimeError: If too many are underway.

@@ -131,7 +131,7 @@ class Stalls:
         in_transport: dict[int, Wait],
         words: dict[int, str],
     ) -> None:
-        """End waits that nothing can end. See Note [Waits that nothing ends]."""
+        """Make ranks raise whose waits can never end. See Note [Waits that nothing ends]."""
         self._looks += 1
         blocked = self._server.blocked_processes(_SHORT_S)
         others = tuple([member.rank for member in alive])

@@ -89,7 +89,9 @@ class Forcing:
         return self._known[key]
 
     def _by_host(self, first: Where, second: Where) -> bool:
-        """Wait for the devices after each step, but for those from the first to the second."""
+        """Return True if the outcome changes when the host does not wait for the devices between the two steps of a
+        race.
+        """
         if not any(race.kind == "host" for race in self._races(first, second)):
             return False
         count = len(self._program.steps)
