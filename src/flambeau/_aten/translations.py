@@ -1,4 +1,4 @@
-"""Which overloads of `torch.ops.aten` stand for a call of an operator or view of Flambeau."""
+"""The overloads of `torch.ops.aten` that represent a call of an operator or view of Flambeau."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _out_variant(base: str, overload: str) -> str | None:
 
 
 class Translation(Record):
-    """The calls that stand for one operator.
+    """The calls that represent one operator.
 
     Attributes:
         calls: `calls(args, params)` returns a `Call`, or shows several calls and returns their result.
@@ -115,7 +115,7 @@ def translates(*names: str, derivative: Derivative | None = None, kept: int = 0)
 
 
 def translation_of(op: Any) -> Translation | None:
-    """Return how an operator is shown; None if by its own name."""
+    """Return the translation of an operator; None if the overload of its name represents it."""
     found = TABLE.get(op.name)
     if found is None and isinstance(op, Pointwise) and _has_overloads(op.name):
         found = TABLE[op.name] = Translation(lambda args, params: _pointwise(op.name, args, params))

@@ -68,12 +68,14 @@ class cuFFTPlanCache:
 
     @property
     def size(self) -> int:
-        """Return how many plans are kept now."""
+        """Return the number of cached plans."""
         return self._cache.size
 
     @property
     def max_size(self) -> int:
-        """Return how many plans are kept at most (4096 at first); setting it less drops the least recently used."""
+        """Return the largest number of cached plans (initially 4096). Setting it lower drops the least recently
+        used.
+        """
         return self._cache.max_size
 
     def clear(self) -> None:

@@ -14,5 +14,5 @@ def get_fastpath_enabled() -> bool:
 
 
 def set_fastpath_enabled(value: bool) -> None:
-    """Remember it."""
+    """Store the setting, which has no effect."""
     flags.mha_fastpath = value

@@ -182,7 +182,7 @@ def set_float32_matmul_precision(precision: str) -> None:
 
 
 def follow_environment() -> None:
-    """Set the precision of all float32 products, convolutions and recurrent layers as FLAMBEAU_FLOAT32_PRECISION says.
+    """Set the precision of float32 products, convolutions and recurrent layers to FLAMBEAU_FLOAT32_PRECISION.
 
     A program's own settings have precedence, because it makes them later.
 
@@ -199,7 +199,7 @@ def follow_environment() -> None:
 
 
 def get_float32_matmul_precision() -> str:
-    """Return how float32 matrix products compute: "highest", "high" or "medium"."""
+    """Return the precision in which float32 matrix products compute: "highest", "high" or "medium"."""
     return flags.float32_matmul_precision
 
 

@@ -150,8 +150,7 @@ def get_sync_debug_mode() -> int:
 
 
 def current_blas_handle() -> int:
-    """Return a cublasHandle_t of the current device, for calls of the program's own: its work goes to the current
-    stream.
+    """Return a cublasHandle_t of the current device for the program's calls. Its work runs on the current stream.
 
     Raises:
         NotSupportedError: If virtual GPUs have none.

@@ -102,7 +102,7 @@ class _Passes:
         self._grads: list[Tensor | None] = []
 
     def warm_up(self, times: int) -> None:
-        """Run both passes, so that work of the first run (compiling, choosing routines) is not captured."""
+        """Run both passes, so that the capture does not contain the work of a first run, such as compilation."""
         for _ in range(times):
             outputs: list[Tensor] = []
             _gather_tensors(self.call(*self.sample), outputs)

@@ -22,7 +22,7 @@ __all__ = ["_create_jit_fn", "_create_multi_output_jit_fn"]
 
 
 class _JittedFunction:
-    """A kernel of a text. Its records are made once for each number of tensors."""
+    """A function that runs a kernel from C++ text. It creates one operator for each number of tensors."""
 
     def __init__(self, code_string: str, return_by_ref: bool, num_outputs: int, **kwargs: Any) -> None:
         if not isinstance(code_string, str):

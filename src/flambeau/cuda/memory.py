@@ -558,7 +558,7 @@ def _whole(pool: Any, traces: bool) -> dict[str, Any]:
 
 
 def _allocators() -> list[CachingAllocator]:
-    """Return those of all devices; none before there are any."""
+    """Return the allocators of all devices; an empty list before devices are opened."""
     contexts = system.contexts() if system.is_initialized() else ()
     return [cast(CachingAllocator, context.allocator) for context in contexts]
 

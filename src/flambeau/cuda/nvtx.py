@@ -29,7 +29,7 @@ def range_push(msg: str) -> int:
 
 
 def range_pop() -> int:
-    """End this thread's last range; its depth, or -1 where no range was pushed."""
+    """End this thread's last range. Returns its depth, or -1 if no range was pushed."""
     return pop()
 
 

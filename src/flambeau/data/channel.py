@@ -36,7 +36,7 @@ from flambeau.tensor.tensor import Tensor, make
 
 _INLINE = 32 << 10  # bytes that go through the socket
 _ALIGNMENT = 64
-_CHUNK = 1 << 30  # what one write may take
+_CHUNK = 1 << 30  # the largest number of bytes of one write call
 
 
 class Channel:
@@ -152,7 +152,7 @@ def _map_parts(fd: int, sizes: list[int]) -> list[memoryview]:
 
 
 def _ends(sizes: list[int]) -> list[int]:
-    """Return where parts of these sizes end, each beginning at a multiple of the alignment."""
+    """Return the positions at which parts of these sizes end. Each part begins at a multiple of the alignment."""
     ends, at = [], 0
     for n in sizes:
         at = -(-at // _ALIGNMENT) * _ALIGNMENT + n

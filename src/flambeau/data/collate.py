@@ -1,4 +1,4 @@
-"""From samples to a batch: `default_collate`, `default_convert`, and `collate` with rules of one's own."""
+"""Combination of samples to batches: `default_collate`, `default_convert`, and `collate` with the program's rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flambeau.tensor.tensor import Tensor
 Rules = dict[Any, Callable[..., Any]]
 """What collates samples of a type, or of one of several: `rule(batch, *, collate_fn_map)`."""
 
-_NO_NUMBERS = re.compile(r"[SaUO]")  # kinds of arrays that hold none
+_NO_NUMBERS = re.compile(r"[SaUO]")  # kinds of arrays that contain no numbers
 _EXPECTED = "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found {}"
 
 
@@ -90,7 +90,7 @@ def like_mapping(like: Any, values: dict[Any, Any]) -> Any:
 
 
 def like_sequence(like: Any, values: list[Any]) -> Any:
-    """Return a sequence of the type of `like`; a list if there is no way to make one."""
+    """Return a sequence of the type of `like`; a list if that type cannot be created from items."""
     try:
         if isinstance(like, collections.abc.MutableSequence):
             made = copy.copy(like)
@@ -159,7 +159,7 @@ default_collate_fn_map: Rules = {
 
 
 def default_convert(data: Any) -> Any:
-    """Return one sample with its arrays and NumPy numbers as tensors; all else as it is."""
+    """Return one sample with its arrays and NumPy numbers converted to tensors; other values unchanged."""
     if isinstance(data, Tensor):
         return data
     if isinstance(data, (np.ndarray, np.generic)):

@@ -155,7 +155,7 @@ class Subset(Dataset[T_co]):
 
 
 def _samples(dataset: Any, indices: list[Any]) -> list[Any]:
-    """Return several samples, by one call of `__getitems__` if the dataset has it."""
+    """Return several samples, with one call of `__getitems__` if the dataset has this method."""
     whole = getattr(dataset, "__getitems__", None)
     if whole is None:
         return [dataset[i] for i in indices]

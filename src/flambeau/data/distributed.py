@@ -69,5 +69,5 @@ class DistributedSampler(Sampler[int]):
         return self.num_samples
 
     def set_epoch(self, epoch: int) -> None:
-        """Shuffle the next passes by this number too."""
+        """Use this number in the seed of the next passes' shuffles."""
         self.epoch = epoch

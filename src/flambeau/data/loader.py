@@ -95,7 +95,7 @@ class DataLoader(Generic[T_co]):
         self.collate_fn: Callable[[Any], Any] = collate_fn or (
             default_convert if batch_sampler is None else default_collate
         )
-        self._iterator: _MultiProcessingDataLoaderIter | None = None  # of persistent workers
+        self._iterator: _MultiProcessingDataLoaderIter | None = None  # the iterator of persistent workers
         self._initialized = True
         self.check_worker_number_rationality()
 
@@ -338,20 +338,20 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
 
     def _begin(self) -> None:
         self._active = [True] * self._count
-        self._worker = 0  # whose turn it is
-        self._owners: dict[int, int] = {}  # of the batches that are on their way
+        self._worker = 0  # the worker that gets the next task
+        self._owners: dict[int, int] = {}  # index of a batch -> worker that computes it
         self._arrived: dict[int, Any] = {}
         self._sent = self._wanted = 0
         self._fill()
 
     @property
     def stopped(self) -> bool:
-        """Return True if its workers are gone."""
+        """Return True if the iterator's workers have ended."""
         return not self._stop.alive
 
     def restart(self, loader: DataLoader[Any]) -> None:
         """Begin another pass, with the same workers."""
-        while self._owners:  # of a pass that was left early
+        while self._owners:  # batches of a pass that the program left early
             self._receive()
         self._indices = iter(loader._index_sampler)
         self._given = 0
@@ -402,7 +402,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
             self._sent += 1
 
     def _next_worker(self) -> int:
-        """Return the next worker in turn; without order, the one with the fewest tasks."""
+        """Return the worker that is next in order; without order, the worker with the fewest tasks."""
         active = [w for w in range(self._count) if self._active[w]]
         if self._loader.in_order:
             found = next((w for w in active if w >= self._worker), active[0])

@@ -37,7 +37,7 @@ def pin_memory(data: Any) -> Any:
 
 
 def pin_result(result: Any, where: str) -> Any:
-    """Return a worker's result in pinned memory; where that fails, the wrapped exception."""
+    """Return a worker's result in pinned memory. If pinning fails, return the wrapped exception."""
     if isinstance(result, ExceptionWrapper):
         return result
     try:

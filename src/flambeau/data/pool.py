@@ -14,11 +14,11 @@ from flambeau.core.host.process_state import describe_processes
 from flambeau.data.channel import Channel
 from flambeau.data.worker import Orders, run_worker
 
-_PATIENCE = 5.0  # seconds that a worker has to end by itself
+_PATIENCE = 5.0  # seconds within which a worker must end before it is terminated
 
 
 class Pool:
-    """Worker processes, each with its own channel.
+    """The worker processes of an iterator, each with a separate channel.
 
     The end of a worker is detected immediately, by its channel and by its process. Workers share nothing, so a dead one
     cannot hold a lock.

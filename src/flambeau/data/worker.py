@@ -19,7 +19,7 @@ from flambeau.tensor.functions.random import manual_seed
 
 
 class WorkerInfo:
-    """The state of a worker: id, num_workers, seed, and its own copy of the dataset."""
+    """The state of a worker: id, num_workers, seed, and its copy of the dataset."""
 
     __slots__ = ("dataset", "id", "num_workers", "seed")
 
@@ -66,7 +66,7 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One batch to make. `index` is its place in the order of batches."""
+    """The request for one batch. `index` is the batch's position in the order of batches."""
 
     index: int
     indices: Any
@@ -88,7 +88,8 @@ def run_worker(channel: Channel, number: int, orders: Orders, inherited: Sequenc
     """Run a worker until its end. `inherited` are other workers' channels, which a fork has copied."""
     for other in inherited:
         other.close()
-    with suppress(KeyboardInterrupt, BrokenPipeError, ConnectionResetError):  # the parent reports, or is gone
+    # the parent reports the interrupt, or has ended
+    with suppress(KeyboardInterrupt, BrokenPipeError, ConnectionResetError):
         _serve(channel, number, orders, _incoming(channel))
 
 
@@ -162,5 +163,5 @@ def _send(channel: Channel, index: int, result: Any, where: str) -> None:
     except Exception:
         wrapper = result if isinstance(result, ExceptionWrapper) else ExceptionWrapper(where=where)
         if wrapper is result or wrapper.exc_type.__module__ != "builtins":
-            wrapper.exc_type = RuntimeError  # its own type cannot be pickled
+            wrapper.exc_type = RuntimeError  # the exception's type cannot be pickled
         channel.send((index, wrapper))

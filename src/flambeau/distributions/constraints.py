@@ -326,7 +326,7 @@ class IndependentConstraint(Constraint):
 
 
 class MixtureSameFamilyConstraint(Constraint):
-    """The values that all components of a mixture may take."""
+    """The constraint to values that all components of a mixture support."""
 
     def __init__(self, base_constraint: Constraint) -> None:
         self.base_constraint = base_constraint

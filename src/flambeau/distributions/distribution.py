@@ -122,7 +122,7 @@ class Distribution:
         raise NotImplementedError
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Return the probability of what is not above a value."""
+        """Return the probability of values up to the given one."""
         raise NotImplementedError
 
     def icdf(self, value: Tensor) -> Tensor:

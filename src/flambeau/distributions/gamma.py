@@ -41,7 +41,7 @@ class _Drawn(Function):
 
 
 def _slope(concentration: Any, value: Any) -> Any:
-    """Return how numbers move with their concentrations."""
+    """Return the derivative of the drawn numbers with respect to their concentrations."""
     a, z = concentration.double(), value.double().clamp_min(finfo(value.dtype).tiny)
     step = functions["minimum"](a, a.sqrt()) * _STEP
     less, more = functions["igamma"], functions["igammac"]

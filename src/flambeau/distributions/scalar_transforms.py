@@ -86,7 +86,7 @@ class Transform:
 
     @property
     def sign(self) -> Any:
-        """Return 1 where it grows, -1 where it falls."""
+        """Return 1 if the transform is increasing, -1 if it is decreasing."""
         raise NotImplementedError
 
     def with_cache(self, cache_size: int = 1) -> Transform:
@@ -161,7 +161,7 @@ class _InverseTransform(Transform):
 
 
 class ComposeTransform(Transform):
-    """Several, the first one first."""
+    """A composition of several transforms, which are applied from the first to the last."""
 
     def __init__(self, parts: Sequence[Transform], cache_size: int = 0) -> None:
         super().__init__(cache_size=cache_size)

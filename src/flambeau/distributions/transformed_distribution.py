@@ -85,7 +85,7 @@ class TransformedDistribution(Distribution):
         return total + sum_rightmost(base, dims - len(self.base_dist.event_shape))  # type: ignore[no-any-return]
 
     def _flip_order(self, value: Tensor) -> Tensor:
-        """Return a probability, or its complement where the transforms turn the order around."""
+        """Return a probability, or its complement if the transforms reverse the order."""
         sign = self._whole.sign
         return value if isinstance(sign, int) and sign == 1 else sign * (value - 0.5) + 0.5  # type: ignore[no-any-return]
 

@@ -18,8 +18,8 @@ from flambeau.tensor.tensor import Tensor
 
 
 def broadcast_all(*values: Any) -> tuple[Tensor, ...]:
-    """Return tensors of one shape. Numbers become tensors of the first tensor's dtype and device, else of the
-    default ones.
+    """Return the arguments as tensors of one shape. Numbers get the dtype and device of the first tensor, or the
+    defaults.
 
     Raises:
         ValueError: If the value is neither numbers nor tensors.

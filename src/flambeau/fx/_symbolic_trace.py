@@ -75,7 +75,7 @@ class PHWithMeta(PHBase):
 
 
 class ProxyableClassMeta(type):
-    """A metaclass that lets the construction of an object be recorded, if an argument is a proxy."""
+    """A metaclass with which traces record the construction of an object that has a proxy among its arguments."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         instance = cls.__new__(cls)  # type: ignore[call-overload]
@@ -268,7 +268,7 @@ class Tracer(TracerBase):
                 self.module_stack.pop(key)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
-        """Return what a module's attribute is during the trace: a proxy for parameters."""
+        """Return the value that a module's attribute has during the trace: a proxy for parameters."""
         if isinstance(attr_val, Parameter):
             return self._proxy_attribute(
                 attr_val, self.root.named_parameters(), parameter_proxy_cache, self.param_shapes_constant
@@ -524,7 +524,7 @@ class Tracer(TracerBase):
 
 
 def _take_all_by_position(function: types.FunctionType, count: int) -> types.FunctionType:
-    """Return a function whose keyword-only, `*` and `**` parameters are ordinary ones, so that each can be a proxy."""
+    """Return a function whose keyword-only, `*` and `**` parameters are positional, so that each can be a proxy."""
     code = function.__code__
     code = code.replace(
         co_argcount=count,

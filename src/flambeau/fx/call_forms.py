@@ -40,7 +40,7 @@ _VERBATIM = {
 
 @cache
 def _sign(function: Callable[..., Any]) -> inspect.Signature:
-    """Return a function's signature; functions that always return indices have that of the one that may."""
+    """Return a function's signature. A function that always returns indices has the signature of the one that may."""
     name = function.__name__
     if name.endswith("_with_indices"):
         function = getattr(nn_functional, name.removesuffix("_with_indices"))
@@ -50,7 +50,7 @@ def _sign(function: Callable[..., Any]) -> inspect.Signature:
 def _resize(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """Return the call of `interpolate` that the deprecated names stand for."""
+    """Return the call of `interpolate` that the deprecated names represent."""
     if function.__name__ == "upsample_bilinear":
         kwargs = {**kwargs, "mode": "bilinear", "align_corners": True}
     elif function.__name__ == "upsample_nearest":

@@ -198,7 +198,7 @@ class _Writer:
     # -- names --------------------------------------------------------------------------------------
 
     def add_global(self, hint: str, value: Any) -> str:
-        """Return the expression by which the code names an object, and provide for it."""
+        """Return the expression by which the generated code refers to an object, and add the object to the globals."""
         if _is_from_torch(value) and value is not torch.device:
             return name_function(value) if not isinstance(value, type) else qualify_type(value)
         name = self.namespace.create_name(hint.replace(".", "_"), value if _is_hashable(value) else None)
@@ -242,7 +242,9 @@ class _Writer:
         return f";  {' = '.join([repr(n) for n in done])} = None\n" if done else "\n"
 
     def write_origin(self, node: Node, blank: str) -> str:
-        """Return a comment that says which line of the program made the node, where the preceding line does not."""
+        """Return a comment with the program's line that created the node, if it differs from that of the preceding
+        node.
+        """
         trace = node.stack_trace or ""
         if trace == self.last_trace:
             return ""

@@ -33,7 +33,7 @@ _NUMBERED = re.compile(r"(.*)_(\d+)$")
 
 
 class Namespace:
-    """Names in use, each with the object that it was made for.
+    """The names in use, each with the object that it denotes.
 
     Attributes:
         _obj_to_name: id of an object -> its name.

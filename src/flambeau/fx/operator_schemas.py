@@ -40,7 +40,7 @@ def normalize_function(
     kwarg_types: Any = None,
     normalize_to_only_use_kwargs: bool = False,
 ) -> ArgsKwargsPair | None:
-    """Return a call's arguments with defaults, by the signature of the function; None if they do not fit it."""
+    """Return a call's arguments with defaults, according to the function's signature; None if they do not match it."""
     signatures = get_signature_for_torch_op(target)
     return _normalize(signatures, args, kwargs or {}, normalize_to_only_use_kwargs)
 

@@ -37,7 +37,7 @@ _NO_LOOPS = (
 
 
 class TraceError(ValueError):
-    """A program did with a proxy what cannot be recorded."""
+    """Raised if a program does something with a proxy that cannot be recorded."""
 
 
 class Scope:
@@ -160,7 +160,7 @@ class TracerBase:
         raise NotImplementedError(f"argument of type: {type(a)}")
 
     def to_bool(self, obj: Proxy) -> bool:
-        """Return the truth of a proxy. A tracer that knows values can decide.
+        """Return the truth value of a proxy. A tracer that has values can decide it.
 
         Raises:
             TraceError: always, in this class.
@@ -176,7 +176,7 @@ class TracerBase:
         raise TraceError(_NO_LOOPS)
 
     def keys(self, obj: Proxy) -> Any:
-        """Return what `obj.keys()` gives: a proxy of the call."""
+        """Return the result of `obj.keys()`: a proxy of the call."""
         return Attribute(obj, "keys")()
 
 

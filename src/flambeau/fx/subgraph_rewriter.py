@@ -48,7 +48,7 @@ class ReplacedPatterns:
 
 
 def replace_pattern(gm: GraphModule, pattern: Any, replacement: Any) -> list[Match]:
-    """Replace each occurrence of a pattern that overlaps no earlier one.
+    """Replace each occurrence of a pattern that does not overlap an earlier occurrence.
 
     Args:
         gm: The module, which is changed and recompiled.
@@ -176,7 +176,7 @@ def _erase_rest(gm: GraphModule, match: InternalMatch) -> None:
 
 
 def _copy_attributes(gm: GraphModule, source: Module) -> None:
-    """Copy what the replacement's nodes refer to, and drop submodules that nothing refers to any more."""
+    """Copy the attributes that the replacement's nodes use, and drop submodules that no node uses any more."""
     gm.delete_all_unused_submodules()
     for node in gm.graph.nodes:
         if node.op not in ("call_module", "get_attr") or _has_attr(gm, node.target):

@@ -61,7 +61,7 @@ def is_consistent(t1: Any, t2: Any) -> bool:
 
 
 def is_more_precise(t1: Any, t2: Any) -> bool:
-    """Return True if the first type knows all that the second knows, and agrees with it."""
+    """Return True if the first type specifies every dimension that the second one specifies, with equal sizes."""
     if t1 == t2 or isinstance(t2, _DynType):
         return True
     if isinstance(t1, TensorType) and isinstance(t2, TensorType):

@@ -58,7 +58,7 @@ def Pool(  # noqa: N802
 
 
 def get_all_sharing_strategies() -> set[str]:
-    """Return the ways of sharing the CPU's memory here: "file_descriptor" (on Linux) and "file_system"."""
+    """Return the methods of sharing CPU memory: "file_descriptor" (on Linux) and "file_system"."""
     both = {_sharing.FILE_DESCRIPTOR, _sharing.FILE_SYSTEM}
     return both if hasattr(_standard.reduction, "DupFd") else {_sharing.FILE_SYSTEM}
 

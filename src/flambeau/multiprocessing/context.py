@@ -107,7 +107,7 @@ _CONTEXTS: dict[str, Any] = {
 
 
 def get_context(method: str | None = None) -> Any:
-    """Return the context of a start method; None: of the one that `set_start_method` chose.
+    """Return the context of a start method; with None, of the method that `set_start_method` selected.
 
     Raises:
         ValueError: If there is none such.

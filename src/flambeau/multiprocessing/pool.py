@@ -1,4 +1,4 @@
-"""torch.multiprocessing.pool: the standard library's pool, whose queues know tensors."""
+"""torch.multiprocessing.pool: the standard library's pool with queues that can transport tensors."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def rebuild_storage_filename(name: str, size: int) -> Storage:
 
 
 def rebuild_storage_empty() -> Storage:
-    """Return one of no bytes."""
+    """Return a storage of no bytes."""
     return UntypedStorage(0)._row.memory
 
 

@@ -241,7 +241,7 @@ def _end_with_parent() -> None:
 
 
 def _end(processes: Sequence[Any], grace_period: float | None) -> None:
-    """End those that still run, as gently as they let us."""
+    """Wait for the processes, then terminate those that still run, and kill those that do not react."""
     if grace_period is not None:
         _join(processes, grace_period)
     for process in processes:

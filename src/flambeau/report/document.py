@@ -26,7 +26,7 @@ def run_document(recorder: Recorder, processes: list[Document], status: int) -> 
 
 
 def head(kind: str, status: int) -> Document:
-    """Return what each report begins with."""
+    """Return the first fields of every report."""
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": kind,
@@ -68,7 +68,7 @@ def races_of(document: Document) -> Iterator[Document]:
 
 
 def has_failed(document: Document) -> bool:
-    """Return True if races were errors on a machine that had one, whether or not the program has caught it."""
+    """Return True if races counted as errors on a machine that had races, even if the program caught the error."""
     return any(
         machine["races"] == "error" and machine["certificate"] and machine["certificate"]["races"]
         for _, machine in machines_of(document)

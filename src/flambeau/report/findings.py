@@ -104,7 +104,7 @@ class Finding:
 
     @property
     def text(self) -> str:
-        """Return all of it in one paragraph."""
+        """Return the whole finding as one paragraph."""
         return f"{self.before}{self.other}{self.after}{self.where} Fix: {self.fix}"
 
     @property

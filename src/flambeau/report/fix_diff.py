@@ -1,4 +1,4 @@
-"""`fix_diff`: fixes of races as one unified diff over the program's own files. It edits nothing."""
+"""`fix_diff`: fixes of races as one unified diff over the program's files. The function edits no file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NO_NEWLINE = "\\ No newline at end of file\n"
 
 
 def fix_diff(edits: Iterable[Edit], root: Path) -> str:
-    """Return a diff that `git apply` and `patch -p1` take in the folder `root`; "" if there is nothing to insert.
+    """Return a diff for `git apply` or `patch -p1` in the folder `root`; "" if there is nothing to insert.
 
     Fixes of files outside of `root`, and of code that is in no file, are left out.
     """
@@ -35,7 +35,7 @@ def _file_diff(path: Path, name: str, edits: Iterable[Edit]) -> str:
 
 
 def apply_edits(lines: list[str], edits: Iterable[Edit]) -> list[str]:
-    """Return the lines with what all edits insert; what several of them insert at one place once."""
+    """Return the lines with the text of all edits inserted. Equal insertions at one position are made once."""
     end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
     inserted: dict[tuple[int, int], dict[str, None]] = {}
     for edit in edits:

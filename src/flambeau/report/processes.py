@@ -35,7 +35,7 @@ _UNFINISHED = "the process had not ended, or was killed, when its report was wri
 
 
 class ProcessReport:
-    """Watches the machines of this process and keeps its file in step."""
+    """The observer of this process's machines, which keeps the process's report file up to date."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -155,7 +155,7 @@ class ChildReports:
 
 
 def name_of(report: dict[str, Any]) -> str:
-    """Return what a process is called in reports: `rank 1`, or `process 4711 (worker.py)`."""
+    """Return the name of a process in reports: `rank 1`, or `process 4711 (worker.py)`."""
     if report["rank"] is not None:
         return f"rank {report['rank']}"
     program = Path(report["argv"][0]).name if report["argv"] and report["argv"][0] else ""

@@ -144,7 +144,7 @@ def _certificate(certificate: Certificate) -> dict[str, Any]:
 
 
 def race_fields(race: Race) -> dict[str, Any]:
-    """Return a race as JSON has it."""
+    """Return a race in the form of the JSON report."""
     begin, end = race.range
     return {
         "first": _side(race.first), "second": _side(race.second), "device": race.device, "nbytes": end - begin,

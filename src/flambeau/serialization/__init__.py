@@ -1,4 +1,4 @@
-"""torch.serialization: checkpoints. `torch.save` and `torch.load` are its."""
+"""torch.serialization: checkpoints, with `torch.save` and `torch.load`."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class ArchiveReader:
         self._nbytes = size_of(file)
         try:
             self._zip = zipfile.ZipFile(file)
-        except Exception as error:  # of what is damaged zipfile raises about everything
+        except Exception as error:  # zipfile raises exceptions of many types for damaged data
             raise Damaged(
                 f"PytorchStreamReader failed reading zip archive: {brief_text(str(error))}. If you are seeing this "
                 "error, there is a high likelihood that your checkpoint file is corrupted. This can happen if the "
@@ -151,11 +151,11 @@ class ArchiveReader:
         return f"{self._name}/{record}" in self._zip.NameToInfo
 
     def size(self, record: str) -> int:
-        """Return how many bytes a record has."""
+        """Return the number of bytes of a record."""
         return self._info(record).file_size
 
     def place(self, record: str) -> int:
-        """Return where in the file a record is."""
+        """Return the position of a record in the file."""
         return self._info(record).header_offset
 
     def read(self, record: str) -> bytes:
@@ -192,7 +192,7 @@ class ArchiveReader:
                 raise zipfile.BadZipFile(f"it is compressed by method {info.compress_type}")
         except (Damaged, MemoryError):
             raise
-        except Exception as error:  # of what is damaged zipfile and its codecs raise about everything
+        except Exception as error:  # zipfile and its codecs raise exceptions of many types for damaged data
             raise _unreadable(record, info, str(error)) from None
 
     def map_record(self, record: str) -> Array | None:

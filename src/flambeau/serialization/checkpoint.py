@@ -1,4 +1,4 @@
-"""`save` and `load`: PyTorch's checkpoint files, both ways."""
+"""`save` and `load`: writing and reading PyTorch's checkpoint files."""
 
 from __future__ import annotations
 

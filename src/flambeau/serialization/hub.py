@@ -65,7 +65,7 @@ def load(
     skip_validation: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Return what an entry point of a folder's hubconf.py returns.
+    """Call an entry point of a folder's hubconf.py, and return its result.
 
     Args:
         repo_or_dir: The folder.

@@ -65,7 +65,7 @@ def _no_storage(pid: Any) -> Any:
 
 
 def _part(file: Any, read: Read, persistent_load: PersistentLoad = _no_storage) -> Any:
-    """Read one of the pickles behind the first."""
+    """Read one of the pickles that follow the first one."""
     try:
         return read(file, persistent_load)
     except EOFError:

@@ -220,7 +220,7 @@ class PickleMachine(PickleReader):
             )
 
     def _check_state(self, state: Any, kind: type[Any]) -> None:
-        """Require attributes that do not hide methods, except those of a class that the user declared."""
+        """Refuse attributes that hide methods, except for classes that the user declared."""
         if not isinstance(state, dict) or not all(type(key) is str for key in state):
             raise Refused(f"a state must be a dict of names, not {brief(state)}")
         self.spend(len(state))
@@ -232,7 +232,7 @@ class PickleMachine(PickleReader):
 
 
 def _only(kinds: Any, arguments: _Arguments) -> Any:
-    """Return the one argument of a call, of these types. Raises TypeError."""
+    """Return the only argument of a call, which must be of one of these types. Raises TypeError."""
     (one,) = arguments
     if not isinstance(one, kinds):
         raise TypeError(f"a {type(one).__name__} is none of the arguments that pickles have there")
@@ -280,7 +280,7 @@ def refused_names(file: Any, declared: dict[str, Any]) -> list[str]:
         UnpicklingError: If the pickle is damaged.
     """
     found: dict[str, None] = {}
-    last: list[Any] = [None, None]  # what was pushed last, as far as it was a string
+    last: list[Any] = [None, None]  # the values pushed last, if they were strings
     memo: dict[int, Any] = {}
     for opcode, argument, _ in _until_end(file):
         if opcode.name == "GLOBAL":

@@ -1,4 +1,4 @@
-"""PyTorch's names in checkpoints: what stands for what.
+"""The names of PyTorch that occur in checkpoints, and the objects of Flambeau that they denote.
 
 A checkpoint names classes and functions as PyTorch's modules have them. Written names become PyTorch's, read
 ones ours; whatever is not in the tables has the same place in both packages.
@@ -83,7 +83,7 @@ _WRITTEN: dict[int, Name] = {id(what): name for name, what in _READ.items()}
 
 
 def find(module: str, name: str) -> Any:
-    """Return what a checkpoint means by a name of PyTorch's.
+    """Return the object that a name of PyTorch denotes in a checkpoint.
 
     Raises:
         AttributeError: If Flambeau lacks it.

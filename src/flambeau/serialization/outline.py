@@ -16,7 +16,7 @@ from flambeau.serialization import names
 
 
 class _Inert:
-    """Stands for everything that a pickle makes. It takes whatever a pickle does with an object, and does nothing."""
+    """An object that represents everything a pickle creates. It accepts all operations and does nothing."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> _Inert:
         return object.__new__(cls)

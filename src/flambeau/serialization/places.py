@@ -20,7 +20,7 @@ _registered: list[tuple[int, Tagger, Deserializer]] = []  # by `register_package
 
 
 def restorer(map_location: Any) -> Restore:
-    """Return what moves a storage, just read to the CPU, to where it goes: `restore(storage, saved location)`.
+    """Return a function that moves a storage from the CPU to its device: `restore(storage, saved location)`.
 
     `map_location` is None (back to where it was), a device or its name, a dict of names, or a function of a
     storage and its location that gives a storage, or None for back to where it was.
@@ -77,7 +77,7 @@ def default_restore_location(storage: UntypedStorage, location: Any) -> UntypedS
 
 
 def location_tag(storage: Any) -> str:
-    """Return the name of the place where a storage is: "cpu", "cuda:0", or what a registered function calls it."""
+    """Return the name of a storage's device: "cpu", "cuda:0", or the name that a registered function returns."""
     for _, tagger, _ in _registered:
         tag = tagger(storage)
         if tag:

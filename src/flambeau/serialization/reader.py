@@ -64,7 +64,7 @@ def reader(weights_only: bool, module: ModuleType, options: dict[str, Any]) -> R
 
 
 class Bounded:
-    """A file that is not asked for more than it has: a pickle says how long its parts are, and may lie.
+    """A file that never reads more than it has, because a damaged pickle may state wrong lengths of its parts.
 
     Attributes:
         nbytes: Size of the file.
@@ -154,7 +154,7 @@ def empty_storage(nbytes: int) -> Storage:
 
 
 def bytes_of(storage: Storage) -> np.ndarray[Any, Any]:
-    """Return the bytes of a storage on the CPU, to be written to. The caller keeps the storage."""
+    """Return the writable bytes of a storage on the CPU. The caller keeps the storage alive."""
     window: np.ndarray[Any, Any] = host_array(face_of(UntypedStorage, storage, dtypes.uint8)._row, write=True)
     return window
 

@@ -18,7 +18,7 @@ def add_safe_globals(safe_globals: Iterable[Any]) -> None:
 
 
 def get_safe_globals() -> list[Any]:
-    """Return what is declared safe now."""
+    """Return the functions and types that are declared safe now."""
     return [thing if full == _full_name(thing) else (thing, full) for full, thing in _declared.items()]
 
 

@@ -91,7 +91,7 @@ def _read(unpickler: Callable[[Any, PersistentLoad], Any], file: Any, persistent
 
 
 def _is_damage(error: Exception, frames: list[FrameType]) -> bool:
-    """Return True for an error of the unpickler or of what it calls, except the user's own functions.
+    """Return True for an error of the unpickler or of functions that it calls, except functions of the user.
 
     Args:
         error: The error.
@@ -136,7 +136,9 @@ def take_pickle(file: Any) -> bytes:
 
 
 def _end_of(data: bytes, last: bool) -> int:
-    """Return where a pickle ends; 0 if it goes on behind `data`, which is not the `last` of the file."""
+    """Return the position at which a pickle ends; 0 if it continues after `data`, which is not the `last` of the
+    file.
+    """
     at, size = 0, len(data)
     while True:
         at = _FIXED.match(data, at).end()  # type: ignore[union-attr]

@@ -16,7 +16,7 @@ from flambeau.tensor.storages import Face, TypedStorage
 
 
 class Storages:
-    """The storages of one checkpoint, by their keys "0", "1", ... in the order they were met."""
+    """The storages of one checkpoint, by their keys "0", "1", ..., in the order in which the pickler met them."""
 
     def __init__(self) -> None:
         self.found: dict[str, Storage] = {}
@@ -56,7 +56,7 @@ def pickle_object(obj: Any, storages: Storages, module: ModuleType, protocol: in
 
 
 class Writer:
-    """The part of the pickler that is ours, mixed into a module's own pickler."""
+    """The methods that Flambeau adds to a module's Pickler class."""
 
     def __init__(self, file: Any, protocol: int, storages: Storages) -> None:
         super().__init__(file, protocol=protocol)  # type: ignore[call-arg]
@@ -76,7 +76,7 @@ class Writer:
         return NotImplemented
 
     def save_global(self: Any, obj: Any, name: str | None = None) -> None:
-        """Write a name; where the thing is ours, the name that it has in PyTorch."""
+        """Write a name. An object of Flambeau gets the name that it has in PyTorch."""
         found = names.pytorch_name_of(obj, name)
         if found is None:
             super().save_global(obj, name)  # type: ignore[misc]

@@ -227,7 +227,7 @@ def is_namedtuple(obj: Any) -> bool:
 
 
 def is_namedtuple_class(cls: Any) -> bool:
-    """Return True if it is a class that `namedtuple` or NamedTuple made."""
+    """Return True for a class that `namedtuple` or NamedTuple created."""
     if not (isinstance(cls, type) and issubclass(cls, tuple)):
         return False
     fields = getattr(cls, "_fields", None)
@@ -238,7 +238,7 @@ _get_node_type = _kind_of
 
 
 def is_namedtuple_instance(obj: Any) -> bool:
-    """Return True if it is an instance of a class that `namedtuple` or NamedTuple made."""
+    """Return True for an instance of a class that `namedtuple` or NamedTuple created."""
     return is_namedtuple_class(type(obj))
 
 
@@ -417,7 +417,7 @@ def tree_is_leaf(tree: PyTree, is_leaf: IsLeaf = None) -> bool:
 
 
 def tree_flatten(tree: PyTree, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeSpec]:
-    """Return the leaves, depth first, and how they are nested."""
+    """Return the leaves, depth first, and the TreeSpec of their nesting."""
     leaves: list[Any] = []
     return leaves, _spec(tree, is_leaf, leaves)
 
@@ -461,7 +461,7 @@ def tree_leaves(tree: PyTree, is_leaf: IsLeaf = None) -> list[Any]:
 
 
 def tree_structure(tree: PyTree, is_leaf: IsLeaf = None) -> TreeSpec:
-    """Return how the leaves are nested."""
+    """Return the TreeSpec of the nesting of the leaves."""
     return tree_flatten(tree, is_leaf)[1]
 
 

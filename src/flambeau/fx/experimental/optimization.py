@@ -43,7 +43,7 @@ def matches_module_pattern(pattern: Iterable[type], node: Node, modules: dict[st
 
 
 def replace_node_module(node: Node, modules: dict[str, Any], new_module: Module) -> None:
-    """Put another module at the place of the one that a node calls."""
+    """Replace the module that a node calls by another one."""
     parent, name = _parent_name(node.target)
     modules[node.target] = new_module
     setattr(modules[parent], name, new_module)

@@ -95,7 +95,7 @@ class PythonKeyTracer(Tracer):
         return node
 
     def track(self, value: Any, proxy: Proxy, constant: Any = None) -> None:
-        """Remember that a proxy stands for a value, which may be a list of tensors.
+        """Store that a proxy represents a value, which may be a list of tensors.
 
         Args:
             value: The value.
@@ -120,7 +120,7 @@ class PythonKeyTracer(Tracer):
         return tree_map(lambda x: self.tracked[x].proxy if self._is_tracked(x) else x, values)
 
     def find_constants(self, values: Any) -> tuple[bool, bool, Any]:
-        """Return whether the tracked tensors in values are constants, whether there are any, and the values with them.
+        """Return (all tracked tensors are constants, there is a constant, the values with the constants).
 
         Args:
             values: Arguments of an operator.

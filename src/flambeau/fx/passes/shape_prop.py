@@ -55,7 +55,7 @@ class ShapeProp(Interpreter):
             )
 
     def run_node(self, n: Node) -> Any:
-        """Run a node and store what its value is."""
+        """Run a node and store shape, dtype and similar properties of its value."""
         result = super().run_node(n)
         is_tensor_found = False
 

@@ -41,7 +41,7 @@ class PassBase(abc.ABC):
         return
 
     def ensures(self, graph_module: GraphModule) -> None:
-        """Raise an error if the module is not what the pass promises."""
+        """Raise an error if the module lacks a property that the pass guarantees."""
         return
 
 

@@ -153,7 +153,7 @@ class SubgraphMatcher:
         return self.ignore_literals or (type(pattern) is type(value) and pattern == value)
 
     def _is_contained(self, nodes_map: dict[Node, Any]) -> bool:
-        """Return True if nothing outside of the match uses a value within it."""
+        """Return True if no node outside of the match uses a value of a node inside of it."""
         matched = {value: pattern for pattern, value in nodes_map.items() if isinstance(value, Node)}
         for value, pattern in matched.items():
             if pattern.op == "placeholder" or pattern in self.pattern_returning_nodes:
