@@ -40,8 +40,8 @@ def test_an_output_beyond_the_devices_memory_is_refused_before_work_in_proportio
     with torch.virtual(1):
         x = torch.ones(2, 3, 8, 8, device=device)
         for sizes in ((1, 1 << 35), (1 << 20, 1 << 20)):
-            with pytest.raises(torch.OutOfMemoryError, match="ried to allocate"):
+            with pytest.raises(RuntimeError, match="ried to allocate"):
                 torch.nn.functional.adaptive_avg_pool2d(x, sizes)
-            with pytest.raises(torch.OutOfMemoryError, match="ried to allocate"):
+            with pytest.raises(RuntimeError, match="ried to allocate"):
                 torch.nn.functional.interpolate(x, size=sizes)
         assert torch.ones(1, device=device).add(1).item() == 2

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import flambeau
+from flambeau.core.host import host_memory
 from flambeau.core.host.host_memory import address_space_left, is_shortage
 
 # The child opens a virtual GPU, limits its address space, and then computes with it until it fails.
@@ -111,6 +112,82 @@ def test_commands_that_meet_a_shortage_name_the_host(
     with flambeau.virtual(1), pytest.raises(flambeau.HostMemoryError, match=words):
         flambeau.linalg.svd(flambeau.ones(2, 2, device="cuda"))
         flambeau.cuda.synchronize()
+
+
+def test_the_device_works_after_a_shortage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work that was enqueued before the error was raised has no effect, because it may read lost results."""
+
+    def fail(*args: Any) -> Any:
+        raise MemoryError
+
+    with flambeau.virtual(1):
+        x = flambeau.ones(2, 2, device="cuda")
+        before = flambeau.cuda.memory_allocated()
+        side = flambeau.cuda.Stream()
+        with monkeypatch.context() as patch, pytest.raises(flambeau.HostMemoryError, match="later work runs"):
+            patch.setattr(np.linalg, "svd", fail)
+            flambeau.linalg.svd(x)
+            x.add_(1)
+            side.wait_stream(flambeau.cuda.current_stream())
+            with flambeau.cuda.stream(side):
+                x.add_(1)
+            flambeau.cuda.current_stream().synchronize()
+        flambeau.cuda.synchronize()
+        assert x.sum().item() == 4 and flambeau.linalg.svdvals(x)[0].item() == pytest.approx(2)
+        assert flambeau.cuda.memory_allocated() == before
+
+
+LARGE = {
+    "topk": lambda x, n: x.topk(2),
+    "sum": lambda x, n: x.sum(),
+    "nonzero": lambda x, n: x.nonzero(),
+    "one_hot": lambda x, n: flambeau.nn.functional.one_hot(n),
+    "quantile": lambda x, n: x.quantile(0.5),
+    "index_add": lambda x, n: flambeau.zeros(3, device=x.device).index_add_(0, n, x),
+    "matmul": lambda x, n: x.expand(3, len(x)) @ x,
+    "sort": lambda x, n: x.sort(),
+    "repeat": lambda x, n: x.repeat(2),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("call", LARGE.values(), ids=LARGE)
+def test_operators_that_need_more_than_the_host_has(call: Any, device: str) -> None:
+    with flambeau.virtual(1, profile="a100-40g"):
+        x, n = flambeau.zeros(1, device=device), flambeau.zeros(1, dtype=flambeau.int64, device=device)
+        before = flambeau.cuda.memory_allocated()
+        with pytest.raises(RuntimeError) as caught:
+            call(x.expand(1 << 40), n.expand(1 << 40))
+        if device == "cpu":
+            words = "DefaultCPUAllocator: can't allocate memory: you tried to allocate"
+            assert type(caught.value) is RuntimeError and words in str(caught.value)
+        else:
+            assert isinstance(caught.value, flambeau.OutOfMemoryError) or "data=False" in str(caught.value)
+        del caught  # its traceback holds tensors
+        assert flambeau.cuda.memory_allocated() == before
+        assert (x + 1).item() == 1
+
+
+def test_the_cpu_asks_before_it_commits_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory, "swap_left", lambda: 0)
+    monkeypatch.setattr(host_memory, "available", lambda: 100 << 20)
+    words = "DefaultCPUAllocator: can't allocate memory"
+    x = flambeau.empty(1 << 27)  # costs nothing
+    for call in (lambda: x.fill_(1), x.zero_, lambda: x + 1, lambda: flambeau.ones(1 << 27)):
+        with pytest.raises(RuntimeError, match=words):
+            call()
+    with pytest.raises(MemoryError, match="a list of 134,217,728 elements"):
+        x.tolist()
+    assert x[: 1 << 20].fill_(1).sum() == 1 << 20
+
+
+def test_the_cpu_names_memory_that_a_body_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> Any:
+        return np.empty(1 << 50, np.uint16)
+
+    monkeypatch.setattr(np.linalg, "svd", fail)
+    with pytest.raises(RuntimeError, match=f"DefaultCPUAllocator: .* you tried to allocate {1 << 51} bytes"):
+        flambeau.linalg.svd(flambeau.ones(2, 2))
 
 
 def test_other_errors_are_no_shortage() -> None:

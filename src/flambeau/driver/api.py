@@ -475,6 +475,17 @@ def host_body(launch: Launch) -> Body:
     return launch.kernel.host(launch) if body is None else body
 
 
+def copied_bytes(launch: Launch) -> int:
+    """Return an estimate of the bytes of dense copies that a host body makes of broadcast inputs.
+
+    Bodies that compute element by element broadcast without a copy; then the outputs have as many elements.
+    """
+    copies = [m.numel * m.itemsize for m in launch.inputs if isinstance(m, Meta)]
+    spans = [m.span for m in launch.inputs if isinstance(m, Meta)]
+    expanded = sum(copy for copy, span in zip(copies, spans, strict=True) if copy > span)
+    return max(expanded - sum(m.numel * m.itemsize for m in launch.outputs), 0)
+
+
 _RATE_OF_PART = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 
 

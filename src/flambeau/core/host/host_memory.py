@@ -1,5 +1,5 @@
 """`available`: the memory that this process may still take from the host. `require_space`: a check of its address
-space.
+space. `require_pages`, `out_of_cpu_memory`: what an operator on the CPU needs, and the error if the host lacks it.
 
 Linux reports how much is left without swapping (`MemAvailable`), and control groups limit containers. A process may
 have a limit of address space (RLIMIT_AS, `ulimit -v`).
@@ -7,13 +7,19 @@ have a limit of address space (RLIMIT_AS, `ulimit -v`).
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
 
+import numpy as np
+
 from flambeau.core.errors import HostMemoryError
 
 Folder = str | os.PathLike[str]
+UNASKED = 1 << 28
+"""Bytes that may be taken before the operating system is queried."""
+_libc = ctypes.CDLL(None)
 _SPACE = 1 << 27  # bytes that a kernel's libraries may map; OpenBLAS waits forever if it cannot map memory
 _SHORTAGES = ("failed to map segment", "annot allocate memory", "can't start new thread")
 
@@ -55,6 +61,41 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, ImportError | RuntimeError) and any(text in str(error) for text in _SHORTAGES)
 
 
+def out_of_cpu_memory(nbytes: int) -> RuntimeError:
+    """Return the error of PyTorch's CPU allocator, which programs recognize by its words."""
+    return RuntimeError(
+        f"[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate {nbytes} "
+        "bytes. Error code 12 (Cannot allocate memory)"
+    )
+
+
+def require_pages(nbytes: int, *targets: tuple[int, int]) -> None:
+    """Raise the error of PyTorch's CPU allocator if the host lacks memory that is about to be committed.
+
+    Linux allocates addresses without pages, and kills processes when no page is left.
+
+    Args:
+        nbytes: Bytes of temporary arrays.
+        targets: Address and size of the arrays that are about to be written.
+    """
+    left = available()
+    if left is None:
+        return
+    needed = nbytes + sum(count_without_page(*target) for target in targets)
+    if needed > left and needed > left + swap_left():
+        raise out_of_cpu_memory(needed)
+
+
+def count_without_page(ptr: int, nbytes: int) -> int:
+    """Return the bytes of the pages of this memory that are not committed."""
+    first = ptr // mmap.PAGESIZE * mmap.PAGESIZE
+    pages = np.zeros(-(-(ptr + nbytes - first) // mmap.PAGESIZE), np.uint8)
+    size = ctypes.c_size_t(ptr + nbytes - first)
+    if _libc.mincore(ctypes.c_void_p(first), size, pages.ctypes.data_as(ctypes.c_void_p)):
+        return nbytes
+    return int((pages & 1 == 0).sum()) * mmap.PAGESIZE
+
+
 def available(system: Folder = "/") -> int | None:
     """Return the bytes that the host has left for this process; None if the system does not report it.
 
@@ -63,6 +104,11 @@ def available(system: Folder = "/") -> int | None:
     """
     found = [size for size in (_left_of_host(system), _left_of_groups(system)) if size is not None]
     return min(found) if found else None
+
+
+def swap_left(system: Folder = "/") -> int:
+    """Return the bytes of memory that the host can still move to its disks."""
+    return _fields(f"{system}/proc/meminfo").get("SwapFree:", 0) << 10
 
 
 def _left_of_host(system: Folder) -> int | None:

@@ -7,15 +7,16 @@ event is always complete. Its handles are negative, so that none equals a handle
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any, NoReturn
 
 import numpy as np
 
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError, OutOfMemoryError
+from flambeau.core.host import host_memory
 from flambeau.core.host.errstate import Quiet
 from flambeau.core.memory import address_of, array_at, bytes_at
 from flambeau.core.meta import Meta
@@ -27,6 +28,7 @@ from flambeau.driver.api import (
     HostMemory,
     Launch,
     Launcher,
+    copied_bytes,
     host_body,
 )
 
@@ -46,9 +48,11 @@ class HostExecutable(Executable):
     Attributes:
         operands: addresses -> (outputs, inputs) as arrays.
         scalars: Positions of the inputs that are values.
+        copies: Bytes of temporary arrays, by estimate.
+        targets: Sizes of the outputs; empty if the launch takes so little memory that the host is not queried.
     """
 
-    __slots__ = ("body", "layouts", "operands", "outputs", "scalars")
+    __slots__ = ("body", "copies", "layouts", "operands", "outputs", "scalars", "targets")
 
     def __init__(self, launch: Launch) -> None:
         super().__init__(launch, 0)
@@ -57,6 +61,10 @@ class HostExecutable(Executable):
         self.operands: dict[tuple[int, ...], tuple[list[Array], list[Array]]] = {}
         self.outputs = len(launch.outputs)
         self.scalars = [i for i, x in enumerate(launch.inputs) if not isinstance(x, Meta)]
+        self.copies = copied_bytes(launch)
+        self.targets = [m.span for m in launch.outputs]
+        if self.copies + sum(self.targets) <= host_memory.UNASKED:
+            self.targets = []
 
     def arrays(self, ptrs: tuple[int, ...]) -> tuple[list[Array], list[Array]]:
         """Return the outputs and inputs at these addresses as arrays, and keep them for the next launch."""
@@ -116,9 +124,7 @@ class HostDriver:
         try:
             owner = np.empty(nbytes + _ALIGNMENT, np.uint8)
         except (MemoryError, ValueError):  # ValueError: the size exceeds the address space
-            raise OutOfMemoryError(
-                f"DefaultCPUAllocator: can't allocate memory: you tried to allocate {nbytes} bytes."
-            ) from None
+            raise OutOfMemoryError(str(host_memory.out_of_cpu_memory(nbytes))) from None
         start = address_of(owner)
         ptr = start + -start % _ALIGNMENT
         self._owners[ptr] = owner
@@ -185,11 +191,15 @@ class HostDriver:
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         self._check_stream(stream)
+        if nbytes > host_memory.UNASKED:
+            host_memory.require_pages(0, (target, nbytes))
         if nbytes:
             np.copyto(bytes_at(target, nbytes), bytes_at(source, nbytes))
 
     def fill(self, target: int, byte: int, nbytes: int, stream: int) -> None:
         self._check_stream(stream)
+        if nbytes > host_memory.UNASKED:
+            host_memory.require_pages(0, (target, nbytes))
         if nbytes:
             bytes_at(target, nbytes)[...] = byte & 255
 
@@ -293,8 +303,6 @@ class HostDriver:
     # -- kernels --------------------------------------------------------------------------------------
     def load(self, launch: Launch, index: int) -> HostExecutable:
         self._check_device(index)
-        # imported late to keep the start of programs fast
-        host_memory = import_module("flambeau.core.host.host_memory")
         host_memory.require_space(f"cpu: '{launch.kernel.name}'")
         return HostExecutable(launch)
 
@@ -309,7 +317,7 @@ class HostDriver:
 
     def launcher(self, exe: HostExecutable) -> Launcher:
         body, operands, places, quiet = exe.body, exe.operands, exe.scalars, self._quiet
-        tensors = len(exe.launch.inputs) - len(places)
+        tensors, targets = len(exe.launch.inputs) - len(places), exe.targets
         come_last = bool(places) and places[0] == tensors
 
         def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
@@ -323,9 +331,13 @@ class HostDriver:
                 inputs = inputs.copy()
                 for place, value in zip(places, scalars, strict=True):
                     inputs.insert(place, value)
+            if targets:
+                host_memory.require_pages(exe.copies, *zip(ptrs, targets, strict=False))
             context = quiet.take()
             try:
                 context.run(body, outputs, inputs)
+            except MemoryError as error:
+                raise host_memory.out_of_cpu_memory(_size_of_request(error, exe.launch)) from error
             finally:
                 quiet.idle.append(context)
 
@@ -428,6 +440,14 @@ class HostDriver:
         if found is None:
             raise DriverError(f"{event} is no event of the host driver, or was destroyed")
         return found
+
+
+def _size_of_request(error: MemoryError, launch: Launch) -> int:
+    """Return the bytes of the request that failed, at least; NumPy states the shape of the array."""
+    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
+    if shape is None or dtype is None:
+        return launch.nbytes
+    return int(math.prod(shape) * dtype.itemsize)
 
 
 def _total_memory() -> int:

@@ -100,8 +100,8 @@ class Nccl:
         if meeting.absent:  # the communicator has failed
             return
         try:
-            for state in meeting.states:
-                check_error(state)
+            for error in [state.error for state in meeting.states if state.error is not None]:
+                raise DriverError(str(error))
             self._contents.meet(meeting)
         # The error belongs to no single device, so it becomes an error of all devices that take part.
         except Exception as error:

@@ -10,7 +10,7 @@ import numpy as np
 
 from flambeau.core.dtype import INTEGRAL
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Executable, Launch, host_body
+from flambeau.driver.api import Executable, Launch, copied_bytes, host_body
 from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.device import VirtualDevice
 from flambeau.driver.virtual.host_time import HostCosts
@@ -44,11 +44,15 @@ class ArrayCache(dict[int, np.ndarray[Any, Any]]):
 
 
 class VirtualExecutable(Executable):
-    """A loaded launch: its body, cached arrays of its operands, its duration, and the host's time for the call."""
+    """A loaded launch: its body, cached arrays of its operands, its duration, and the host's time for the call.
+
+    Attributes:
+        copies: Bytes of the host's memory that the body takes for temporary arrays, by estimate.
+    """
 
     __slots__ = (
-        "body", "code", "cycles", "host_ns", "may_fail", "name", "nbytes", "outputs", "scalars", "sms", "spans",
-        "windows", "work",
+        "body", "code", "copies", "cycles", "host_ns", "may_fail", "name", "nbytes", "outputs", "scalars", "sms",
+        "spans", "windows", "work",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +75,7 @@ class VirtualExecutable(Executable):
         inputs = launch.operands[self.outputs :]
         # integers may be indices that are out of range
         self.may_fail = any(m.dtype.category == INTEGRAL for m in inputs)
+        self.copies = copied_bytes(launch)
         self.cycles = launch.kernel.cycles
         self.workspace = launch.kernel.workspace(launch)
         self.host_ns = host.of_launch(self.name, len(self.spans))

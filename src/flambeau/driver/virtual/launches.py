@@ -63,6 +63,8 @@ class Launches:
                 if (ptr < first or ptr + span > end) and span:
                     owner = machine.require_memory(exe.name, ptr, span)
                     machine.check_reach(exe.name, index, owner, ptr, span)
+            if exe.copies and machine.budget is not None:
+                machine.budget.require(exe.name, index, exe.copies)
             costs = self._profile.costs
             work = exe.work if exe.cycles is None else cost.cycles_ns(exe.cycles(scalars), self._profile)
             command = Command(

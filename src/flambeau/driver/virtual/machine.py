@@ -6,7 +6,7 @@ import itertools
 import uuid
 from typing import NoReturn
 
-from flambeau.core.errors import DriverError, InvalidAddressError, late
+from flambeau.core.errors import DriverError, HostMemoryError, InvalidAddressError, late
 from flambeau.driver.virtual.device import VirtualDevice
 from flambeau.driver.virtual.memory.arena import Arena, next_generation
 from flambeau.driver.virtual.memory.host_budget import HostBudget
@@ -129,7 +129,11 @@ class SimulatedMachine:
 
 
 def check_error(state: DeviceState) -> None:
-    """Raise a device's sticky error, if it has one."""
+    """Raise a device's error, if it has one. All are sticky but a shortage of the host's memory."""
+    if isinstance(state.error, HostMemoryError):
+        error, state.error = state.error, None
+        state.drop_pending()
+        raise late(HostMemoryError(str(error))) from error.__cause__
     if state.error is not None:
         # The error gets no local name here: a frame that holds its error keeps all calling frames alive.
         raise _error_of(state, state.error) from state.error.__cause__

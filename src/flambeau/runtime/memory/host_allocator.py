@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from flambeau.core.errors import OutOfMemoryError
 from flambeau.runtime.context import Context
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class HostAllocator:
     """The allocator of CPU memory.
 
     allocate, allocate_output: a block of at least so many bytes for a stream; 0 bytes are at address 0.
-        OutOfMemoryError: there is none.
+        RuntimeError: there is none.
     free: free a block, also from a destructor that interrupts `allocate`.
     """
 
@@ -80,7 +81,11 @@ class HostAllocator:
             return HostBlock(0, 0, self._nowhere, stream.handle)
         if shelf is None:
             shelf = self._new_shelf(size)
-        return HostBlock(self._driver.mem_alloc(self._context.driver_index, size), size, shelf, stream.handle)
+        try:
+            ptr = self._driver.mem_alloc(self._context.driver_index, size)
+        except OutOfMemoryError as error:  # PyTorch's CPU allocator has no special type
+            raise RuntimeError(str(error)) from None
+        return HostBlock(ptr, size, shelf, stream.handle)
 
     def _free(self, block: HostBlock) -> None:
         shelf = block.shelf

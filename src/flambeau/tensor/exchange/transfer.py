@@ -26,6 +26,7 @@ from flambeau.core.device import device as torch_device
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import NO_META_DATA, argument_type
 from flambeau.core.flags import flags
+from flambeau.core.host import host_memory
 from flambeau.core.layout import contiguous_strides, is_dense, may_self_overlap
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
@@ -392,6 +393,12 @@ def item(self: Tensor) -> bool | int | float | complex:
 def tolist(self: Tensor) -> Any:
     """Return the elements as nested lists of Python numbers; a number for a 0-dim tensor."""
     here = on_host(self)
+    least = 8 * self.meta.numel  # a pointer for each element
+    if least > host_memory.UNASKED and (left := host_memory.available()) is not None and least > left:
+        raise MemoryError(
+            f"tolist: a list of {self.meta.numel:,} elements takes {least:,} bytes at least, and the host has {left:,} "
+            "left. Fix: convert a part of the tensor, or use numpy()."
+        )
     return host_array(here).tolist()
 
 

@@ -11,23 +11,19 @@ does the budget ask the system how much is left and count the granted pages that
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flambeau.core.errors import HostMemoryError
 from flambeau.core.host import host_memory
+from flambeau.core.host.host_memory import UNASKED, count_without_page
 
 if TYPE_CHECKING:
     from flambeau.driver.virtual.memory.arena import Arena
 
-_UNASKED = 1 << 28  # bytes that are granted before the operating system is queried
 _MARGIN = 1 << 32  # bytes that are left to other programs, at most; on small hosts less
 _UNLIMITED = 1 << 62
-
-_libc = ctypes.CDLL(None)
 
 
 class HostBudget:
@@ -36,7 +32,7 @@ class HostBudget:
     def __init__(self) -> None:
         self._arenas: list[Arena] = []
         self._pinned: dict[int, int] = {}  # address -> bytes
-        self._lease = _UNASKED  # bytes that may be granted before the operating system is queried again
+        self._lease = UNASKED  # bytes that may be granted before the operating system is queried again
 
     def add(self, arena: Arena) -> None:
         """Include the memory of a device."""
@@ -75,7 +71,7 @@ class HostBudget:
 
     def require(self, what: str, index: int, nbytes: int) -> None:
         """Raise HostMemoryError if the host has too little for memory that is committed immediately."""
-        if nbytes > _UNASKED:
+        if nbytes > UNASKED:
             self._remaining(what, index, nbytes)
 
     def _remaining(self, what: str, index: int | None, nbytes: int) -> int:
@@ -88,7 +84,7 @@ class HostBudget:
         if available is None:
             return _UNLIMITED
         promised = sum(count_uncommitted(arena) for arena in self._arenas)
-        promised += sum(_count_without_page(ptr, size) for ptr, size in self._pinned.items())
+        promised += sum(count_without_page(ptr, size) for ptr, size in self._pinned.items())
         left = available - min(_MARGIN, available // 8) - promised
         if nbytes > left:
             place = "" if index is None else f"cuda:{index}: "
@@ -109,12 +105,4 @@ def count_uncommitted(arena: Arena) -> int:
     ends = [
         (int(run[0]) * arena.chunk, min((int(run[-1]) + 1) * arena.chunk, len(arena.bytes))) for run in runs
     ]
-    return sum(_count_without_page(arena.bytes.ctypes.data + start, end - start) for start, end in ends)
-
-
-def _count_without_page(ptr: int, nbytes: int) -> int:
-    """Return the bytes without a page of memory that begins at a page."""
-    pages = np.zeros(-(-nbytes // mmap.PAGESIZE), np.uint8)
-    if _libc.mincore(ctypes.c_void_p(ptr), ctypes.c_size_t(nbytes), pages.ctypes.data_as(ctypes.c_void_p)):
-        return nbytes
-    return int((pages & 1 == 0).sum()) * mmap.PAGESIZE
+    return sum(count_without_page(arena.bytes.ctypes.data + start, end - start) for start, end in ends)

@@ -91,13 +91,13 @@ class SimulatedStream:
 
 
 class DeviceState:
-    """The streams, pending work and sticky error of one device.
+    """The streams, pending work and error of one device.
 
     Attributes:
         streams: handle -> stream, for streams that exist or have unfinished commands.
         pending: The number of unfinished commands.
         end: Simulated time at which the last finished command ended.
-        error: The device's sticky error, if any.
+        error: The error that no call has raised yet, or the sticky error that each call raises; None if neither.
         was_reported: True if a call has raised the sticky error.
     """
 
@@ -114,6 +114,15 @@ class DeviceState:
     def heads(self) -> list[Command]:
         """Return the first command of each stream that has one."""
         return [s.tail.head for s in self.streams.values() if s.tail is not None]
+
+    def drop_pending(self) -> None:
+        """Let all unfinished commands finish without effect, because they may read results that are lost."""
+        for command in self.heads():
+            following: Command | None = command
+            while following is not None:
+                if following.effect is not None:
+                    following.effect = _do_nothing
+                following = following.successor
 
     @property
     def head(self) -> Command | None:
@@ -660,6 +669,10 @@ class Scheduler:
         return self._choices
 
 
+def _do_nothing(*args: object) -> None:
+    pass
+
+
 def _record(command: Command) -> CommandRecord:
     stream = command.stream
     return CommandRecord(
@@ -675,9 +688,9 @@ def _device_error(command: Command, error: Exception) -> DriverError:
     if is_shortage(error):  # not an error of the program
         wrapped: DriverError = HostMemoryError(
             f"cuda:{command.stream.index}: the host had no memory to compute '{command.name}' ({what}). This is a "
-            f"limit of the host, not of the simulated GPU.{launched_at(command.site)} The results are lost, so no "
-            "later work of this device runs. Fix: simulate without data (virtual(data=False) or "
-            "FLAMBEAU_VIRTUAL_DATA=0), take a smaller problem or a larger host."
+            f"limit of the host, not of the simulated GPU.{launched_at(command.site)} The results are lost, and so are "
+            "those of all work that was enqueued before this error is raised; later work runs. Fix: simulate without "
+            "data (virtual(data=False) or FLAMBEAU_VIRTUAL_DATA=0), take a smaller problem or a larger host."
         )
         wrapped.__cause__ = error.with_traceback(None)
         return wrapped
