@@ -15,7 +15,6 @@ _ADVICE = {
     "torch|Tensor: solve": _LINALG.format("solve"),
     "torch: frobenius_norm|nuclear_norm": "Use torch.linalg.matrix_norm",
     "torch: lobpcg": "Use torch.linalg.eigh",
-    "torch.linalg: ldl_.*": "Use torch.linalg.solve, or cholesky of a positive definite matrix",
     "torch|Tensor: nested|to_padded_tensor": "Pad the tensors: torch.nn.utils.rnn.pad_sequence",
     "torch: masked": "Use torch.where with reductions, or a NaN as the mask",
     "torch: export|package|aot_.*": "Flambeau runs programs eagerly: torch.fx.symbolic_trace makes graphs",

@@ -183,7 +183,7 @@ WHY = (
      r"threads"),
     ("Devices and backends other than CUDA", r"ipu|xpu|mtia|mkldnn|get_device_module"),
     ("8-bit and grouped products", r"scaled_mm|grouped_mm"),
-    ("Rarely used linear algebra", r"lobpcg|ldl_"),
+    ("Rarely used linear algebra", r"lobpcg"),
     ("Subclasses of tensors", r"module_load"),
 )  # fmt: skip
 """Why names are lacking: reasons, and patterns of the names that each covers."""

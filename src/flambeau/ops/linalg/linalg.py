@@ -109,20 +109,20 @@ def _one(operands: Sequence[Operand]) -> Meta:
     return x
 
 
-def _result(x: Meta, *shape: int, kind: dtype | None = None) -> Meta:
+def result_of(x: Meta, *shape: int, kind: dtype | None = None) -> Meta:
     """Return the layout of an output with one array of this shape for each matrix of the batch."""
     return Meta.contiguous_of((*x.shape[:-2], *shape), kind or x.dtype, x.device)
 
 
-def _columns(x: Meta, *shape: int, kind: dtype | None = None) -> Meta:
+def columns_of(x: Meta, *shape: int, kind: dtype | None = None) -> Meta:
     """Return the layout of an output with a column-major matrix for each matrix of the batch, as LAPACK returns it."""
-    turned = _result(x, *reversed(shape), kind=kind)
+    turned = result_of(x, *reversed(shape), kind=kind)
     *batch, down, along = turned.strides
     return turned.with_((*x.shape[:-2], *shape), (*batch, along, down))
 
 
 def _info(x: Meta) -> Meta:
-    return _result(x, kind=int32)
+    return result_of(x, kind=int32)
 
 
 def broadcast(a: Meta, b: Meta) -> tuple[Meta, Meta]:
@@ -228,13 +228,13 @@ def _each(outputs: Sequence[Array], inputs: Sequence[Array], run: Callable[..., 
             target[at] = value
 
 
-def _lapack(name: str, *arrays: Array) -> Any:
+def lapack_function(name: str, *arrays: Array) -> Any:
     from scipy.linalg import lapack  # imported here because it is slow to import
 
     return lapack.get_lapack_funcs((name,), arrays)[0]
 
 
-def _flops(factor: float) -> Callable[[Launch], int]:
+def count_flops(factor: float) -> Callable[[Launch], int]:
     """Return a function that counts operations: `factor` times m n min(m, n) for each m by n matrix."""
 
     def count(launch: Launch) -> int:
@@ -257,7 +257,7 @@ def _op(
     derivative: Derivative,
     autocast: AutocastRule = UNCHANGED,
 ) -> Op:
-    kernel = Kernel(name, host, _flops(factor), cuda=Routine(library=f"linalg.{cuda}"))
+    kernel = Kernel(name, host, count_flops(factor), cuda=Routine(library=f"linalg.{cuda}"))
     return define(Op(name, rule, kernel, dtypes, samples, derivative=derivative, autocast=autocast))
 
 
@@ -286,14 +286,14 @@ def _tall_and_wide(*params: tuple[Any, ...]) -> Callable[[Make, dtype], Iterable
 
 def _zero_pivot(a: Array) -> int:
     """Return the index, from 1, of the first zero on the diagonal of U."""
-    return int(_lapack("getrf", a)(a)[2]) or len(a)
+    return int(lapack_function("getrf", a)(a)[2]) or len(a)
 
 
 def _inv_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     x = _one(operands)
     check_square("linalg.inv", x)
     check_precise("linalg.inv", x)
-    return Signature((_columns(x, *x.shape[-2:]), _info(x)), (x,), params)
+    return Signature((columns_of(x, *x.shape[-2:]), _info(x)), (x,), params)
 
 
 def _solve_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -309,7 +309,7 @@ def _solve_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     check_fits("linalg.solve", a, b)
     check_implemented("lu", a)
     a, b = broadcast(a, b)
-    return Signature((_columns(b, *b.shape[-2:]), _info(b)), (a, b), params)
+    return Signature((columns_of(b, *b.shape[-2:]), _info(b)), (a, b), params)
 
 
 def _det_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -317,14 +317,14 @@ def _det_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
     check_square("linalg.det", x)
     check_floating("linalg.det", x)
     check_implemented("lu", x)
-    return Signature((_result(x),), (x,), params)
+    return Signature((result_of(x),), (x,), params)
 
 
 def _slogdet_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     x = _one(operands)
     check_square("linalg.slogdet", x)
     check_precise("linalg.slogdet", x)
-    return Signature((_result(x), _result(x, kind=x.dtype.to_real())), (x,), params)
+    return Signature((result_of(x), result_of(x, kind=x.dtype.to_real())), (x,), params)
 
 
 def _equations(make: Make, kind: dtype) -> Iterable[Sample]:
@@ -381,7 +381,7 @@ def _cholesky_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Sign
     check_square("linalg.cholesky", x)
     check_floating("linalg.cholesky", x)
     check_implemented("cholesky", x)
-    return Signature((_columns(x, *x.shape[-2:]), _info(x)), (x,), params)
+    return Signature((columns_of(x, *x.shape[-2:]), _info(x)), (x,), params)
 
 
 def _cholesky(a: Array, upper: bool) -> Array:
@@ -393,7 +393,7 @@ def _cholesky(a: Array, upper: bool) -> Array:
 
 def _bad_minor(a: Array) -> int:
     """Return the order of the first leading minor that is not positive-definite."""
-    factor, info = _lapack("potrf", a)(a, lower=1)
+    factor, info = lapack_function("potrf", a)(a, lower=1)
     return int(info) or 1 + int(np.isnan(np.diagonal(factor)).argmax())
 
 
@@ -407,8 +407,8 @@ def _lu_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     if not params[0] and x.device.type != "cuda":
         raise RuntimeError("linalg.lu_factor: LU without pivoting is not implemented on the CPU")
     check_implemented("lu", x)
-    pivots = _result(x, min(x.shape[-2:]), kind=int32)
-    return Signature((_columns(x, *x.shape[-2:]), pivots, _info(x)), (x,), params)
+    pivots = result_of(x, min(x.shape[-2:]), kind=int32)
+    return Signature((columns_of(x, *x.shape[-2:]), pivots, _info(x)), (x,), params)
 
 
 def _lu_host(launch: Launch) -> Body:
@@ -419,7 +419,7 @@ def _lu_host(launch: Launch) -> Body:
         if not a.size:
             outputs[2][...] = 0
         elif pivot:
-            getrf = _lapack("getrf", a)
+            getrf = lapack_function("getrf", a)
             _each(outputs, inputs, lambda a: _from_one(getrf(a)))
         else:
             _without_pivots(a, *outputs)
@@ -469,7 +469,7 @@ def _lu_solve_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Sign
     factors, b = broadcast(factors, b)
     strides = expand_strides(pivots.shape, pivots.strides, factors.shape[:-1])
     return Signature(
-        (_columns(b, *b.shape[-2:]),), (factors, pivots.with_(factors.shape[:-1], strides), b), params
+        (columns_of(b, *b.shape[-2:]),), (factors, pivots.with_(factors.shape[:-1], strides), b), params
     )
 
 
@@ -478,7 +478,7 @@ def _lu_solve_host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         factors, pivots, b = inputs
-        getrs = _lapack("getrs", factors, b)
+        getrs = lapack_function("getrs", factors, b)
         for at in np.ndindex(b.shape[:-2]):
             outputs[0][at] = getrs(factors[at], pivots[at] - 1, b[at], trans=2 * adjoint)[0]
 
@@ -565,7 +565,7 @@ def _triangular_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Si
     check_fits(name, a, b)
     check_implemented("triangular_solve", a)
     a, b = broadcast(a, b)
-    out = _result(b, *b.shape[-2:]) if params[2:] else _columns(b, *b.shape[-2:])
+    out = result_of(b, *b.shape[-2:]) if params[2:] else columns_of(b, *b.shape[-2:])
     return Signature((out,), (a, b), params[:2])
 
 
@@ -631,8 +631,8 @@ def _qr_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     check_implemented("geqrf", x)
     m, n = x.shape[-2:]
     k = m if mode == "complete" else min(m, n)
-    q = Meta.contiguous_of((0,), x.dtype, x.device) if mode == "r" else _columns(x, m, k)
-    return Signature((q, _columns(x, k, n)), (x,), params)
+    q = Meta.contiguous_of((0,), x.dtype, x.device) if mode == "r" else columns_of(x, m, k)
+    return Signature((q, columns_of(x, k, n)), (x,), params)
 
 
 def _qr(a: Array, mode: Any) -> Any:
@@ -644,7 +644,7 @@ def _geqrf_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     x = _one(operands)
     check_ndim("torch.geqrf", x, "input")
     check_implemented("geqrf", x)
-    return Signature((_columns(x, *x.shape[-2:]), _result(x, min(x.shape[-2:]))), (x,), params)
+    return Signature((columns_of(x, *x.shape[-2:]), result_of(x, min(x.shape[-2:]))), (x,), params)
 
 
 def _geqrf(a: Array) -> tuple[Array, Array]:
@@ -677,7 +677,7 @@ def _householder_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> S
             f"{a.dtype.torch_name}"
         )
     check_implemented("orgqr", a)
-    return Signature((_columns(a, m, n),), (a, tau), params)
+    return Signature((columns_of(a, m, n),), (a, tau), params)
 
 
 def _householder(a: Array, tau: Array) -> Array:
@@ -754,14 +754,14 @@ def _svd_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature
     m, n = x.shape[-2:]
     k = min(m, n)
     left, right = (m, n) if params[0] else (k, k)
-    values = _result(x, k, kind=x.dtype.to_real())
-    return Signature((_columns(x, m, left), values, _columns(x, right, n), _info(x)), (x,), params)
+    values = result_of(x, k, kind=x.dtype.to_real())
+    return Signature((columns_of(x, m, left), values, columns_of(x, right, n), _info(x)), (x,), params)
 
 
 def _svdvals_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     x = _one(operands)
     _check_svd(x)
-    return Signature((_result(x, min(x.shape[-2:]), kind=x.dtype.to_real()), _info(x)), (x,), params)
+    return Signature((result_of(x, min(x.shape[-2:]), kind=x.dtype.to_real()), _info(x)), (x,), params)
 
 
 def _check_svd(x: Meta) -> None:
@@ -780,8 +780,8 @@ def _eigh_rule(vectors: bool) -> Callable[..., Signature]:
             raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {params[0]}")
         check_implemented("linalg_eigh", x)
         n = x.shape[-1]
-        values = _result(x, n, kind=x.dtype.to_real())
-        return Signature((values, *([_columns(x, n, n)] if vectors else []), _info(x)), (x,), params)
+        values = result_of(x, n, kind=x.dtype.to_real())
+        return Signature((values, *([columns_of(x, n, n)] if vectors else []), _info(x)), (x,), params)
 
     return rule
 
@@ -793,7 +793,7 @@ def _eig_rule(name: str, vectors: bool) -> Callable[..., Signature]:
         kind = x.dtype.to_complex()
         check_implemented("linalg_eig_out", x)
         n = x.shape[-1]
-        found = [_result(x, n, kind=kind), *([_columns(x, n, n, kind=kind)] if vectors else []), _info(x)]
+        found = [result_of(x, n, kind=kind), *([columns_of(x, n, n, kind=kind)] if vectors else []), _info(x)]
         return Signature(tuple(found), (x,), params)
 
     return rule
@@ -855,8 +855,10 @@ def _lstsq_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     if a.dtype not in MATRICES:
         raise RuntimeError("This function doesn't handle types other than float and double")
     m, n = a.shape[-2:]
-    values = _result(a, min(m, n), kind=a.dtype.to_real())
-    return Signature((_columns(a, n, b.shape[-1]), _result(a, kind=int64), values, _info(a)), (a, b), params)
+    values = result_of(a, min(m, n), kind=a.dtype.to_real())
+    return Signature(
+        (columns_of(a, n, b.shape[-1]), result_of(a, kind=int64), values, _info(a)), (a, b), params
+    )
 
 
 def _lstsq(a: Array, b: Array, rcond: float) -> tuple[Array, Array, Array]:

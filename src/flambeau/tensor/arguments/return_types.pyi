@@ -184,6 +184,38 @@ class linalg_inv_ex_out(NamedResult):
     @property
     def info(self) -> Tensor: ...
 
+class linalg_ldl_factor(NamedResult):
+    __match_args__ = ('LD', 'pivots')
+    @property
+    def LD(self) -> Tensor: ...
+    @property
+    def pivots(self) -> Tensor: ...
+
+class linalg_ldl_factor_ex(NamedResult):
+    __match_args__ = ('LD', 'pivots', 'info')
+    @property
+    def LD(self) -> Tensor: ...
+    @property
+    def pivots(self) -> Tensor: ...
+    @property
+    def info(self) -> Tensor: ...
+
+class linalg_ldl_factor_ex_out(NamedResult):
+    __match_args__ = ('LD', 'pivots', 'info')
+    @property
+    def LD(self) -> Tensor: ...
+    @property
+    def pivots(self) -> Tensor: ...
+    @property
+    def info(self) -> Tensor: ...
+
+class linalg_ldl_factor_out(NamedResult):
+    __match_args__ = ('LD', 'pivots')
+    @property
+    def LD(self) -> Tensor: ...
+    @property
+    def pivots(self) -> Tensor: ...
+
 class linalg_lstsq(NamedResult):
     __match_args__ = ('solution', 'residuals', 'rank', 'singular_values')
     @property

@@ -19,6 +19,7 @@ from flambeau.core.device import CPU, META
 from flambeau.core.dtype import float64, promote_types
 from flambeau.core.errors import LinAlgError, argument_type
 from flambeau.core.typeinfo import finfo
+from flambeau.ops.linalg import ldl
 from flambeau.ops.linalg import linalg as ops
 from flambeau.ops.op import Op
 from flambeau.tensor.arguments import return_types as types
@@ -472,6 +473,70 @@ def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor, *, out: Tensor | Non
         "should be replaced with\nX = torch.linalg.lu_solve(LU, pivots, B)",
     )  # fmt: skip
     return linalg_lu_solve(LU_data, LU_pivots, b, out=out)
+
+
+# -- LDL ----------------------------------------------------------------------------------------------------------
+
+
+def ldl_factor_ex(A: Tensor, *, hermitian: bool = False, check_errors: bool = False, out: Out = None) -> Any:
+    """Return L and D in one matrix, the pivots, and the info: the place of a zero on D's diagonal, or 0.
+
+    Args:
+        A: Symmetric or Hermitian matrices, of which the lower triangle is read.
+        hermitian: True if complex matrices are Hermitian.
+        check_errors: True if a zero on D's diagonal is an error.
+        out: Tensors for the three results.
+
+    Returns:
+        A named tuple `(LD, pivots, info)`; a negative pivot marks two rows of D that are one block.
+
+    Raises:
+        RuntimeError: If the sizes or dtypes do not fit; with `check_errors`, if D has a zero on its diagonal.
+        NotSupportedError: On real GPUs, for which there is no implementation.
+    """
+    found = _ldl_factor(A, hermitian, "torch.linalg.ldl_factor_ex", check_errors)
+    return _return_named(types.linalg_ldl_factor_ex, found, out)
+
+
+def _ldl_factor(A: Tensor, hermitian: bool, name: str, check_errors: bool) -> Any:
+    is_hermitian = bool(hermitian) and tensor_of(A, "linalg_ldl_factor").dtype.is_complex
+    found = call(ldl.ldl_factor_ex, (tensor_of(A, "linalg_ldl_factor"),), (is_hermitian,))
+    if check_errors:
+        check(found[2], name, lambda code: (
+            f"D[{code},{code}] is zero, or the matrix has NaN. Using the factors in ldl_solve would divide by zero. To "
+            "get the factors without this error, call linalg.ldl_factor_ex"
+        ), RuntimeError)  # fmt: skip
+    return found
+
+
+def ldl_factor(A: Tensor, *, hermitian: bool = False, out: Out = None) -> Any:
+    """Return L and D of A = L D L^T in one matrix, and the pivots, as `ldl_factor_ex`.
+
+    Raises:
+        RuntimeError: If D has a zero on its diagonal.
+    """
+    found = _ldl_factor(A, hermitian, "torch.linalg.ldl_factor", True)[:2]
+    return _return_named(types.linalg_ldl_factor, found, out)
+
+
+def ldl_solve(
+    LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False, out: Tensor | None = None
+) -> Tensor:
+    """Return X of AX = B from the LDL factors of A.
+
+    Args:
+        LD: The factors.
+        pivots: The pivots, which `ldl_factor` returns with them.
+        B: The right-hand sides, one matrix for each A.
+        hermitian: The argument of `ldl_factor` that returned the factors.
+        out: A tensor for the result.
+
+    Raises:
+        RuntimeError: If the sizes or dtypes do not fit, or a pivot is not a row.
+        NotSupportedError: On real GPUs, for which there is no implementation.
+    """
+    is_hermitian = bool(hermitian) and tensor_of(LD, "linalg_ldl_solve", "LD").dtype.is_complex
+    return store_results(call(ldl.ldl_solve, (LD, pivots, B), (is_hermitian,)), out)
 
 
 # -- QR -----------------------------------------------------------------------------------------------------------
