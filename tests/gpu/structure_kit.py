@@ -149,8 +149,8 @@ class Comparison:
         except Exception:  # drawn sizes need not go together
             return
         self.planned += 1
-        structure = structure_of(op, tuple(operands), params)
-        found = self.structures.find(structure)
+        structure, key = structure_of(op, tuple(operands), params), (op, params, *operands)
+        found = self.structures.find(key) or self.structures.find_plan(structure, key, params)
         self.structures.note(structure, operands, params, lambda o, p: call._trace_plan(op, o, p))
         if found is None:
             return

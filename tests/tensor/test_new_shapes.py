@@ -149,3 +149,21 @@ def test_equal_layouts_of_a_trace_are_one_meta() -> None:
             shape, known.dtype, known.device
         )
         assert Meta.contiguous_of((2, 3), known.dtype, known.device) is known
+
+
+def test_interned_metas_are_one_object_and_few() -> None:
+    device = torch.device("cpu")
+    kept = {n: Meta.contiguous_of((n, 7), torch.float32, device) for n in range(0, 9000, 3)}
+    for n in range(9000):
+        meta = Meta.contiguous_of((n, 7), torch.float32, device)
+        assert meta is kept.get(n, meta) is Meta.of((n, 7), (7, 1), torch.float32, device)
+    assert len(metas._interned) < 4 * len(kept)
+
+
+def test_known_calls_tell_equal_operands_from_others() -> None:
+    for n in range(2, 40):
+        x, row = torch.ones(n, 3), torch.ones(1, 3)
+        assert (x + x).tolist() == [[2.0] * 3] * n
+        assert (x + row).tolist() == [[2.0] * 3] * n
+        assert (row + x).shape == x.shape
+        assert x.transpose(0, 1).shape == x.transpose(-1, -2).shape == (3, n)

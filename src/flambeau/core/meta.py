@@ -37,17 +37,25 @@ Device: TypeAlias = device
 Key: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], dtype, device]
 
 
-class _MetaReference(ref["Meta"]):
-    """A weak reference to an interned meta, which takes its entry out of the table when the meta is deleted."""
+class MetaKind:
+    """Everything about a meta except its numbers; equal kinds are the same object.
 
-    __slots__ = ("key",)
-    key: Key
+    Attributes:
+        plain: True if all strides are those of a new tensor.
+    """
+
+    __slots__ = ("device", "dtype", "ndim", "plain")
+
+    def __init__(self, dtype: DType, device: Device, ndim: int, plain: bool) -> None:
+        self.dtype, self.device, self.ndim, self.plain = dtype, device, ndim, plain
 
 
-_interned: dict[Key, _MetaReference] = {}
+_interned: dict[Key, ref[Meta]] = {}  # may hold references to metas that were deleted
+_FEWEST = 1024
+_limit = _FEWEST  # entries at which those of deleted metas are removed
 _KEPT = 256  # the latest metas kept, because programs create tensors of few layouts
 _latest: deque[Meta] = deque(maxlen=_KEPT)
-_kinds: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # kind -> the kind itself, so that keys share one object
+_kinds: dict[tuple[Any, ...], MetaKind] = {}
 _trace: Trace | None = None  # the running trace: see Note [Plans of a structure] in core/tracing/symbols.py
 
 
@@ -63,7 +71,7 @@ class Meta:
         contiguous: True for a contiguous layout; dimensions of one element may have any stride.
         plain: True if all strides are those of a new tensor.
         channels_last: True if the layout suggests that format, see Note [Memory formats].
-        kind: Everything except the numbers: dtype, device, number of dimensions, `plain`, class.
+        kind: Everything except the numbers.
     """
 
     __slots__ = (
@@ -84,7 +92,7 @@ class Meta:
     plain: bool
     channels_last: bool
     byte_strides: tuple[int, ...]
-    kind: tuple[Any, ...]
+    kind: MetaKind
     short: ClassVar[bool] = False  # True of `ShortMeta`
     layout: str = "strided"  # "sparse_coo" and others of `SparseMeta`
     sparse: ClassVar[bool] = False  # True of `SparseMeta`, see Note [Sparse tensors] in core/sparse_meta.py
@@ -93,9 +101,10 @@ class Meta:
     def of(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device) -> Meta:
         if _trace is not None and _has_symbols(shape, strides):
             return _make_traced(_trace, shape, strides, dtype, device)
-        found = _interned.get((shape, strides, dtype, device))
+        key = (shape, strides, dtype, device)
+        found = _interned.get(key)
         meta = None if found is None else found()
-        return _intern(_make(shape, strides, dtype, device)) if meta is None else meta
+        return _intern(key, _make(shape, strides, dtype, device)) if meta is None else meta
 
     @staticmethod
     def contiguous_of(shape: tuple[int, ...], dtype: DType, device: Device) -> Meta:
@@ -175,7 +184,7 @@ def set_aside() -> list[Meta]:
 def take_up(metas: Iterable[Meta]) -> None:
     """Share again what `set_aside` returned: the machine that was left is entered again."""
     for meta in metas:
-        _share(meta)
+        _intern(_key(meta), meta)
 
 
 # -- interning ------------------------------------------------------------------------------------------------
@@ -185,32 +194,33 @@ def _key(meta: Meta) -> Key:
     return meta.shape, meta.strides, meta.dtype, meta.device
 
 
-def _share(meta: Meta) -> None:
-    reference = _MetaReference(meta, _forget)
-    reference.key = key = _key(meta)
-    _interned[key] = reference
-
-
-def _forget(reference: _MetaReference) -> None:
-    if _interned.get(reference.key) is reference:  # a suspended machine may have another meta with this key
-        _interned.pop(reference.key, None)
-
-
-def _intern(meta: Meta) -> Meta:
-    """Return the one meta that equals `meta`, which is new."""
-    _share(meta)
+def _intern(key: Key, meta: Meta) -> Meta:
+    """Make `meta`, which is new, the one meta with this key, and return it."""
+    _interned[key] = ref(meta)
+    if len(_interned) >= _limit:
+        _remove_deleted()
     _latest.append(meta)
     return meta
 
 
-def intern(
-    shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device, numel: int, plain: bool
-) -> Meta:
-    """Return `Meta.of(shape, strides, dtype, device)`, of which the number of elements and `plain` are known."""
-    found = _interned.get((shape, strides, dtype, device))
+def _remove_deleted() -> None:
+    """Remove the entries of deleted metas. Callbacks of the references would cost each meta half a microsecond."""
+    global _limit
+    for key, reference in list(_interned.items()):
+        if reference() is None and _interned.get(key) is reference:
+            _interned.pop(key, None)
+    _limit = max(_FEWEST, 2 * len(_interned))
+
+
+def intern(shape: tuple[int, ...], strides: tuple[int, ...], kind: MetaKind, numel: int) -> Meta:
+    """Return the meta of this layout and kind, of which the number of elements is known."""
+    dtype, device = kind.dtype, kind.device
+    key = (shape, strides, dtype, device)
+    found = _interned.get(key)
     meta = None if found is None else found()
     if meta is None:
-        meta = _intern(_fill(shape, strides, dtype, device, numel, plain))
+        meta = _intern(key, _fill(shape, strides, dtype, device, numel, kind.plain))
+        meta.kind = kind
     return meta
 
 
@@ -296,9 +306,10 @@ def _byte_strides(meta: Meta) -> tuple[int, ...]:
     return strides
 
 
-def _kind(meta: Meta) -> tuple[Any, ...]:
-    kind = (meta.dtype, meta.device, meta.ndim, meta.plain, meta.__class__)
-    return _kinds.setdefault(kind, kind)
+def _kind(meta: Meta) -> MetaKind:
+    key = (meta.dtype, meta.device, meta.ndim, meta.plain, meta.__class__)
+    kind = _kinds.get(key)
+    return _kinds.setdefault(key, MetaKind(*key[:4])) if kind is None else kind
 
 
 _COMPUTED: dict[str, Callable[[Meta], Any]] = {

@@ -164,7 +164,7 @@ system.on_close(_forget_plans)
 
 def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
     """Run an operator on two tensors: `call(op, (a, b))`, specialized for the fast path of arithmetic."""
-    plan = fast_plans.get((op, (), a.meta, b.meta))
+    plan = fast_plans.get((op, (), a.meta, b.meta)) or _find_plan((op, (), a.meta, b.meta), (a, b))
     if plan is None or plan.scalars:
         return call(op, (a, b))
     node = None
@@ -185,7 +185,9 @@ def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
 
 def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
     """Run an operator on a tensor and a Python number: `call(op, (a, value))`, specialized."""
-    plan = fast_plans.get((op, (), a.meta, value.__class__))
+    plan = fast_plans.get((op, (), a.meta, value.__class__)) or _find_plan(
+        (op, (), a.meta, value.__class__), (a, value)
+    )
     if plan is None:
         return call(op, (a, value))
     _, send = plan.scalars[0]
@@ -206,22 +208,26 @@ def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
 
 
 def unary(op: Op, a: Tensor, params: tuple[Any, ...] = ()) -> Any:
-    """Run an operator on one tensor with one result: `call(op, (a,), params)`, specialized."""
-    plan = fast_plans.get((op, params, a.meta))
-    if plan is None or plan.more_outputs:
+    """Run an operator on one tensor: `call(op, (a,), params)`, specialized."""
+    plan = fast_plans.get((op, params, a.meta)) or _find_plan((op, params, a.meta), (a,))
+    if plan is None:
         return call(op, (a,), params)
     node = None
     if a.history is not None and mode.recording:
         node = begin_recording(plan.record_plan or _make_record_plan(plan, op, (a,), params), (a,))
     stream = current.local.streams[plan.index]
-    handle = stream.handle
+    handle, context = stream.handle, plan.context
     if a.memory.stream != handle:
         a.memory.share()
-    out = make_in(plan.allocate(plan.nbytes, stream), plan.output, plan.context)
-    plan.launch((out.ptr, a.ptr), (), handle)
+    out: Any = make_in(plan.allocate(plan.nbytes, stream), plan.output, context)
+    if plan.more_outputs:
+        out = (out, *[make_in(plan.allocate(m.nbytes, stream), m, context) for m in plan.more_outputs])
+        plan.launch((*[result.ptr for result in out], a.ptr), (), handle)
+    else:
+        plan.launch((out.ptr, a.ptr), (), handle)
     stream.queue.busy = True
     if node is not None:
-        finish_recording(node, (out,))
+        finish_recording(node, out if plan.more_outputs else (out,))
     return out
 
 
@@ -244,7 +250,7 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
         else:
             metas.append(a.__class__)
     key = (op, params, *metas)
-    plan = fast_plans.get(key)
+    plan = fast_plans.get(key) or _find_plan(key, args)
     if plan is None:
         if autocast.threads and (cast := autocast.cast_inputs(op, args)) is not args:
             return call(op, cast, params)
@@ -256,7 +262,7 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
                 return layouts.run_call(op, args, params)
             if any(isinstance(p, Tensor) for p in params):
                 return call(op, args, _params_to_numbers(op, params))
-            plan = _plan(op, args, params)
+            plan = _plan(key, op, args, params)
             _keep_plan(key, plan)
         if launch_deferral.open_regions:
             deferred = _defer(plan, op, args, params, tracked)
@@ -412,7 +418,8 @@ def _call_into(
             metas.append(a.__class__)
     if tracked and resize:
         _refuse_out(op, outputs, args)
-    plan = plans.get((op, params, *metas, "into"))
+    key = (op, params, *metas, "into")
+    plan = plans.get(key) or _find_plan_into(key, outputs, args)
     if plan is None:
         if layouts.any_sparse((*args, *outputs)):
             launch_deferral.settle(f"{op.name} writes into a sparse tensor")
@@ -481,6 +488,18 @@ def _key_into(
     return (op, params, *inputs, *[t.meta for t in outputs], "into")
 
 
+def _find_plan_into(key: tuple[Any, ...], outputs: Sequence[Tensor], args: Sequence[Any]) -> CallPlan | None:
+    """Return the plan of a call into `outputs` from the plan tree of its structure; None if there is none."""
+    plan: CallPlan | None = structures.find(key)
+    if plan is None or not _is_on(plan, args):
+        return None
+    for target in outputs:
+        if target.memory.context is not plan.context:
+            return None
+    _keep_plan(key, plan)
+    return plan
+
+
 def _plan_into(
     op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...], resize: bool
 ) -> CallPlan | None:
@@ -488,8 +507,8 @@ def _plan_into(
     for target in outputs:
         system.require_open(target.memory.context)
     operands = (*_operands(args), *[target.meta for target in outputs])
-    structure = structure_of((op, "into"), operands, params)
-    plan: CallPlan | None = structures.find(structure)
+    key, structure = _key_into(op, outputs, args, params), structure_of((op, "into"), operands, params)
+    plan: CallPlan | None = structures.find_plan(structure, key, params)
     if plan is None or not _is_on(plan, args):
         try:
             plan = _make_plan_into(op, outputs, args, params, resize)
@@ -699,11 +718,25 @@ def signature(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Sign
     return op.rule(_operands(args), _with_flags(op, params))
 
 
-def _plan(op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> CallPlan:
+def _find_plan(key: tuple[Any, ...], args: Sequence[Any]) -> CallPlan | None:
+    """Return the plan of a call with a new key from the plan tree of its structure; None if `call` has to decide.
+
+    This is the path of calls with ever new shapes.
+    """
+    if fast_plans is not plans or launch_deferral.open_regions:
+        return None
+    plan: CallPlan | None = structures.find(key)
+    if plan is None or not _is_on(plan, args):
+        return None
+    _keep_plan(key, plan)
+    return plan
+
+
+def _plan(key: tuple[Any, ...], op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> CallPlan:
     """Return the plan of a call with a new key, from its structure's plan tree or created from the start."""
     operands = _operands(args)
     structure = structure_of(op, operands, params)
-    plan: CallPlan | None = structures.find(structure)
+    plan: CallPlan | None = structures.find_plan(structure, key, params)
     if plan is None or not _is_on(plan, args):
         try:
             plan = _load(op, args, op.rule(operands, _with_flags(op, params)))
@@ -725,7 +758,10 @@ def _keep_plan(key: tuple[Any, ...], plan: CallPlan) -> None:
 def _is_on(plan: CallPlan, args: Sequence[Any]) -> bool:
     """Return True if all tensors belong to the plan's context."""
     context = plan.context
-    return all(args[i].memory.context is context for i in plan.tensors)
+    for i in plan.tensors:  # noqa: SIM110 - `all` and a generator would take three times as long
+        if args[i].memory.context is not context:
+            return False
+    return True
 
 
 def _trace_plan(op: Op, operands: Sequence[Any], params: tuple[Any, ...]) -> Build:

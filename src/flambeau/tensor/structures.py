@@ -17,6 +17,7 @@ _WARMUP = 3  # number of shapes that are planned individually, because most stru
 _MOST_INPUTS = 64  # a call with more inputs is planned individually
 _LIMIT = 4096  # structures
 _MOST_SEEN = 16_384  # keys
+_SMALL = 16  # the largest integer of params that is taken for a dimension or a flag, of which there are few
 
 Planner = Callable[[Sequence[Any], tuple[Any, ...]], Any]
 """Planning code: from the operands of a call (metas, types of scalars) and its params to the result of a tree."""
@@ -60,14 +61,37 @@ class Structures:
 
     def __init__(self) -> None:
         self._trees: dict[Any, PlanTree | int] = {}  # or how often a structure was planned
+        self._known: dict[
+            Any, tuple[PlanTree, list[Any]]
+        ] = {}  # key without layouts -> its tree, its integers
 
     def clear(self) -> None:
         self._trees.clear()
+        self._known.clear()
 
-    def find(self, structure: Structure) -> Any:
-        """Return the plan of a call from its structure's tree; None if there is none."""
+    def find(self, key: tuple[Any, ...]) -> Any:
+        """Return the plan with this key from a tree; None if none is known for calls that differ in layouts only.
+
+        Args:
+            key: The key of a plan: operator, params and operands, in any order.
+        """
+        metas: list[Any] = []
+        known = self._known.get(_without_layouts(key, metas))
+        return None if known is None else known[0].find(*metas, *known[1])
+
+    def find_plan(self, structure: Structure, key: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
+        """Return the plan of a call from its structure's tree; None if there is none.
+
+        `find` serves later calls with these params, unless they contain layouts or numbers that may be sizes.
+        """
         tree = self._trees.get(structure.key)
-        return tree.find(*structure.inputs) if tree.__class__ is PlanTree else None
+        if not isinstance(tree, PlanTree):
+            return None
+        if _are_few(params):
+            if len(self._known) >= _LIMIT:
+                self._known.clear()
+            self._known[_without_layouts(key, [])] = tree, structure.inputs[structure.metas :]
+        return tree.find(*structure.inputs)
 
     def note(
         self, structure: Structure, operands: Sequence[Any], params: tuple[Any, ...], planner: Planner
@@ -95,6 +119,23 @@ class Structures:
             return planner(symbolic, _give_inputs(params, given, metas, iter(numbers)))
 
         tree.learn(plan, given, structure.inputs[structure.metas :])
+
+
+def _without_layouts(key: tuple[Any, ...], metas: list[Any]) -> tuple[Any, ...]:
+    """Return a key in which kinds, or positions of equal ones, replace the metas, which `metas` takes."""
+    return tuple([_take_meta(x, metas) if x.__class__ is Meta else x for x in key])
+
+
+def _are_few(params: tuple[Any, ...]) -> bool:
+    """Return True if a program uses few such params: they contain neither layouts nor large integers."""
+    for p in params:
+        kind = p.__class__
+        if kind is tuple or kind is Size:
+            if not _are_few(p):
+                return False
+        elif kind is Meta or (kind is int and not -_SMALL <= p <= _SMALL):
+            return False
+    return True
 
 
 class SeenKeys:

@@ -19,11 +19,11 @@ from flambeau.core.device import device
 from flambeau.core.dtype import dtype
 from flambeau.core.frozen import Record
 from flambeau.core.layout import contiguous_strides
-from flambeau.core.meta import Meta, intern, tracing
+from flambeau.core.meta import Meta, MetaKind, intern, tracing
 from flambeau.core.tracing.symbols import Packed, ShapeGraph, Symbol, Trace, is_symbol
 
 _LIMIT = 48  # the maximum number of traces in a tree
-_ATOMS = (bool, int, float, complex, str, bytes, type(None), type, dtype, device)
+_ATOMS = (bool, int, float, complex, str, bytes, type(None), type, dtype, device, MetaKind)
 _lock = threading.Lock()  # allows one trace at a time, because metas refer to it
 
 
@@ -246,10 +246,7 @@ class _PlanWriter:
         if not any(is_symbol(n) for n in (*meta.shape, *meta.strides)):
             constant = self._constant(meta)
             return lambda: constant
-        plain = bool(meta.plain)
-        kept = (meta.shape, meta.strides, meta.dtype, meta.device, meta.numel, plain)
-        made = self._call("intern", kept)
-        return made
+        return self._call("intern", (meta.shape, meta.strides, meta.kind, meta.numel))
 
     def _constant(self, value: Any) -> str:
         """Return the name of an object in the namespace of the tree's functions."""

@@ -166,7 +166,7 @@ class ViewPlan:
 
 def run(view: View, t: Tensor, *params: Any) -> Tensor:
     """Return the view of `t` that a view operator defines. Raises the errors of its rule."""
-    plan = _fast_view_plans.get((view, t.meta, params))
+    plan = _fast_view_plans.get((view, t.meta, params)) or _find_view_plan((view, t.meta, params))
     if plan is None:
         if t.meta.sparse:
             return layouts.run_view(view, t, params)
@@ -176,7 +176,7 @@ def run(view: View, t: Tensor, *params: Any) -> Tensor:
                 return seen
         if host_work.charge is not None and t.meta.device.index is not None:
             host_work.charge(host_work.VIEW, 1)
-        plan = _view_plans.get((view, t.meta, params)) or _view_plan(view, t, params)
+        plan = _view_plans.get((view, t.meta, params)) or _make_view_plan(view, t, params)
     result = make(plan.meta, t.memory, t.ptr + plan.offset)
     result.counter = t.counter
     if t.history is None:
@@ -186,21 +186,37 @@ def run(view: View, t: Tensor, *params: Any) -> Tensor:
     return result
 
 
-def _view_plan(view: View, t: Tensor, params: tuple[Any, ...]) -> ViewPlan:
+def _find_view_plan(key: tuple[Any, ...]) -> ViewPlan | None:
+    """Return the plan of a view of a new shape from the plan tree of its structure; None if `run` has to decide."""
+    if _fast_view_plans is not _view_plans:
+        return None
+    plan: ViewPlan | None = _view_structures.find(key)
+    if plan is not None:
+        _keep_view_plan(key, plan, is_from_tree=True)
+    return plan
+
+
+def _make_view_plan(view: View, t: Tensor, params: tuple[Any, ...]) -> ViewPlan:
+    """Return the plan of a view with a new key, from its structure's plan tree or created from the start."""
     meta = t.meta
     if meta.short:
         return _limit_to_storage(t, ViewPlan(view, meta, params))
-    structure = structure_of(view, (meta,), params)
-    plan: ViewPlan | None = _view_structures.find(structure)
-    if plan is None:
-        plan = ViewPlan(view, meta, params)
+    key, structure = (view, meta, params), structure_of(view, (meta,), params)
+    found: ViewPlan | None = _view_structures.find_plan(structure, key, params)
+    plan = found or ViewPlan(view, meta, params)
+    if found is None:
         _view_structures.note(structure, (meta,), params, partial(_trace_view, view))
-    elif not _seen_views.has_seen((view, meta, params)):
-        return plan
+    _keep_view_plan(key, plan, is_from_tree=found is not None)
+    return plan
+
+
+def _keep_view_plan(key: tuple[Any, ...], plan: ViewPlan, *, is_from_tree: bool) -> None:
+    """Store a plan under its key. A plan from a tree is stored only on the key's second use."""
+    if is_from_tree and not _seen_views.has_seen(key):
+        return
     if len(_view_plans) >= _LIMIT:
         _view_plans.clear()
-    _view_plans[view, meta, params] = plan
-    return plan
+    _view_plans[key] = plan
 
 
 def _trace_view(view: View, operands: Sequence[Any], params: tuple[Any, ...]) -> Build:
@@ -291,7 +307,7 @@ def record_several(
 
 def _make_view(t: Tensor, view: View, params: tuple[Any, ...]) -> Tensor:
     """Return a view without a history."""
-    plan = _view_plans.get((view, t.meta, params)) or _view_plan(view, t, params)
+    plan = _view_plans.get((view, t.meta, params)) or _make_view_plan(view, t, params)
     result = make(plan.meta, t.memory, t.ptr + plan.offset)
     result.counter = t.counter
     return result
