@@ -23,7 +23,7 @@ from flambeau.driver.cuda.device.assertions import Guard
 from flambeau.driver.cuda.device.program import GenericKernel, KernelProgram, wire_format
 from flambeau.ops.op import Op
 from flambeau.tensor import call
-from flambeau.tensor.structures import Structures, structure_of
+from flambeau.tensor.structures import Structures
 
 CUDA = device("cuda", 0)
 _GUARD = Guard((1).to_bytes(8, "little") + (1).to_bytes(8, "little"))
@@ -149,9 +149,9 @@ class Comparison:
         except Exception:  # drawn sizes need not go together
             return
         self.planned += 1
-        structure, key = structure_of(op, tuple(operands), params), (op, params, *operands)
-        found = self.structures.find(key) or self.structures.find_plan(structure, key, params)
-        self.structures.note(structure, operands, params, lambda o, p: call._trace_plan(op, o, p))
+        key = (op, params, *operands)
+        found = self.structures.find(key)
+        self.structures.note(key, lambda o, p: call._trace_plan(op, o, p))
         if found is None:
             return
         self.compared += 1

@@ -39,6 +39,10 @@ CASES: dict[str, Case] = {
     "index": (lambda x: x[torch.tensor([1, 0], device=x.device)], lambda a: a[[1, 0]]),
     "where": (lambda x: torch.where(x > 3, x, 0.5), lambda a: np.where(a > 3, a, np.float32(0.5))),
     "expand": (lambda x: x[None].expand(2, -1, -1) * 2, lambda a: np.broadcast_to(a, (2, *a.shape)) * 2),
+    "interpolate": (
+        lambda x: torch.nn.functional.interpolate(x[None, None], scale_factor=2)[0, 0],
+        lambda a: a.repeat(2, 0).repeat(2, 1),
+    ),
     "zeros": (lambda x: torch.zeros(x.shape[0], 2, device=x.device) + x[:, :2], lambda a: a[:, :2]),
 }
 

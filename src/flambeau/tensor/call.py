@@ -51,7 +51,7 @@ from flambeau.tensor.autograd.grad_validation import set_callers
 from flambeau.tensor.autograd.in_place import begin_in_place, finish_in_place
 from flambeau.tensor.autograd.inplace_checks import refuse_inference, require_changeable
 from flambeau.tensor.autograd.recording import RecordPlan, begin_recording, finish_recording
-from flambeau.tensor.structures import SeenKeys, Structures, structure_of
+from flambeau.tensor.structures import SeenKeys, Structures
 from flambeau.tensor.tensor import Tensor, make_in
 
 _NO_OPERANDS = (tuple, list, dict, set, str, bytes, type(None), dtype, slice, range, type, device)
@@ -76,6 +76,7 @@ class CallPlan:
         "index",
         "is_from_tree",
         "launch",
+        "model",
         "more_outputs",
         "nbytes",
         "output",
@@ -88,6 +89,7 @@ class CallPlan:
     def __init__(self, context: Context, exe: Executable | None, signature: Signature) -> None:
         self.context = context
         self.is_from_tree = False
+        self.model: CallPlan | None = None  # the plan of this structure that a tree adapts to shapes
         self.index = context.index
         self.allocate = context.allocator.allocate if exe is None else context.allocator.allocate_output
         self.launch = _launch_nothing if exe is None else _launcher(context.driver, exe)
@@ -115,7 +117,7 @@ class CallPlan:
         plan: CallPlan = object.__new__(CallPlan)
         plan.context, plan.index, plan.allocate = self.context, self.index, self.allocate
         plan.tensors, plan.scalars, plan.executable = self.tensors, self.scalars, None
-        plan.is_from_tree = True
+        plan.is_from_tree, plan.model = True, self
         plan.outputs = outputs
         plan.output = output = outputs[0]
         plan.nbytes = output.nbytes
@@ -469,7 +471,13 @@ def _refuse_written(op: Op, outputs: Sequence[Tensor], args: Sequence[Any]) -> N
 
 
 def _make_record_plan(plan: CallPlan, op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> RecordPlan:
+    model = plan.model
+    if model is not None and model.record_plan is not None:
+        plan.record_plan = taped = model.record_plan.of_shape(params, args, plan.outputs)
+        return taped
     plan.record_plan = taped = RecordPlan(op, params, args, plan.outputs)
+    if model is not None:
+        model.record_plan = taped
     return taped
 
 
@@ -506,20 +514,16 @@ def _plan_into(
     """Return the plan of a call into `outputs`, resized if requested; None if a dtype needs a temporary."""
     for target in outputs:
         system.require_open(target.memory.context)
-    operands = (*_operands(args), *[target.meta for target in outputs])
-    key, structure = _key_into(op, outputs, args, params), structure_of((op, "into"), operands, params)
-    plan: CallPlan | None = structures.find_plan(structure, key, params)
-    if plan is None or not _is_on(plan, args):
-        try:
-            plan = _make_plan_into(op, outputs, args, params, resize)
-        except _LATER_ERRORS:
-            if not resize:
-                _refuse_written(op, outputs, args)
-            raise
-        if plan is None:
-            return None
-        structures.note(structure, operands, params, partial(_trace_into, op, len(args)))
-    _keep_plan(_key_into(op, outputs, args, params), plan)  # a resize changed metas
+    key = _key_into(op, outputs, args, params)
+    try:
+        plan = _make_plan_into(op, outputs, args, params, resize)
+    except _LATER_ERRORS:
+        if not resize:
+            _refuse_written(op, outputs, args)
+        raise
+    if plan is not None:
+        structures.note(key, partial(_trace_into, op, len(args)))
+        _keep_plan(_key_into(op, outputs, args, params), plan)  # a resize changed metas
     return plan
 
 
@@ -540,7 +544,7 @@ def _make_plan_into(
 
 def _trace_into(op: Op, inputs: int, operands: Sequence[Any], params: tuple[Any, ...]) -> Build:
     """Return the result of `_make_plan_into` with symbols, for outputs that fit."""
-    targets = tuple(operands[inputs:])
+    targets = tuple(operands[inputs:-1])
     signature = op.rule(operands[:inputs], _with_flags(op, params))
     for natural, target in zip(signature.outputs, targets, strict=True):
         if natural.shape != target.shape or may_self_overlap(target.shape, target.strides):
@@ -734,15 +738,13 @@ def _find_plan(key: tuple[Any, ...], args: Sequence[Any]) -> CallPlan | None:
 
 def _plan(key: tuple[Any, ...], op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> CallPlan:
     """Return the plan of a call with a new key, from its structure's plan tree or created from the start."""
-    operands = _operands(args)
-    structure = structure_of(op, operands, params)
-    plan: CallPlan | None = structures.find_plan(structure, key, params)
+    plan: CallPlan | None = structures.find(key)
     if plan is None or not _is_on(plan, args):
         try:
-            plan = _load(op, args, op.rule(operands, _with_flags(op, params)))
+            plan = _load(op, args, op.rule(_operands(args), _with_flags(op, params)))
         except MemoryError as error:
             raise explain_shortage(op.name, error) from error
-        structures.note(structure, operands, params, partial(_trace_plan, op))
+        structures.note(key, partial(_trace_plan, op))
     return plan
 
 

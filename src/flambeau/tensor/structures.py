@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from flambeau.core.meta import Meta
-from flambeau.core.size import Size
 from flambeau.core.tracing.plan_tree import PlanTree
 
 _WARMUP = 3  # number of shapes that are planned individually, because most structures have few
 _MOST_INPUTS = 64  # a call with more inputs is planned individually
 _LIMIT = 4096  # structures
 _MOST_SEEN = 16_384  # keys
-_SMALL = 16  # the largest integer of params that is taken for a dimension or a flag, of which there are few
+_INTEGERS = frozenset([int])
+_SMALL = 16  # larger integers of params may be sizes
+_ENDLESS = 1 << 62  # larger integers are ends of slices
 
 Planner = Callable[[Sequence[Any], tuple[Any, ...]], Any]
 """Planning code: from the operands of a call (metas, types of scalars) and its params to the result of a tree."""
@@ -37,15 +38,18 @@ class Structure(NamedTuple):
     metas: int
 
 
-def structure_of(head: Any, operands: Sequence[Any], params: tuple[Any, ...]) -> Structure:
-    """Return the structure of a call, where operands are metas or types of scalars."""
+def structure_of(key: tuple[Any, ...]) -> Structure:
+    """Return the structure of a call.
+
+    Args:
+        key: The key of its plan: operator, params, then metas, types of scalars and further marks.
+    """
+    head, params, *operands = key
     metas: list[Meta] = []
-    key = [head, *[_take_meta(x, metas) if isinstance(x, Meta) else x for x in operands]]
-    if not params:
-        return Structure(tuple(key), metas, len(metas))
     numbers: list[int] = []
-    key.append(_take_inputs(params, metas, numbers))
-    return Structure(tuple(key), [*metas, *numbers], len(metas))
+    kinds = [_take_meta(x, metas) if x.__class__ is Meta else x for x in operands]
+    kept = _take_inputs(params, metas, numbers) if params else ()
+    return Structure((head, kept, *kinds), [*metas, *numbers], len(metas))
 
 
 def _take_meta(meta: Meta, metas: list[Meta]) -> Any:
@@ -70,72 +74,107 @@ class Structures:
         self._known.clear()
 
     def find(self, key: tuple[Any, ...]) -> Any:
-        """Return the plan with this key from a tree; None if none is known for calls that differ in layouts only.
-
-        Args:
-            key: The key of a plan: operator, params and operands, in any order.
-        """
-        metas: list[Any] = []
-        known = self._known.get(_without_layouts(key, metas))
-        return None if known is None else known[0].find(*metas, *known[1])
-
-    def find_plan(self, structure: Structure, key: tuple[Any, ...], params: tuple[Any, ...]) -> Any:
-        """Return the plan of a call from its structure's tree; None if there is none.
-
-        `find` serves later calls with these params, unless they contain layouts or numbers that may be sizes.
-        """
+        """Return the plan with this key from its structure's tree; None if there is none."""
+        head, params, *operands = key
+        short = None
+        if not params or _are_few(params):
+            metas: list[Any] = []
+            kinds = [head, params]
+            for x in operands:  # `_take_meta`, written inline for speed
+                if x.__class__ is not Meta:
+                    kinds.append(x)
+                elif x in metas:
+                    kinds.append(metas.index(x))
+                else:
+                    metas.append(x)
+                    kinds.append(x.kind)
+            short = tuple(kinds)
+            known = self._known.get(short)
+            if known is not None:
+                return known[0].find(*metas, *known[1])
+        structure = structure_of(key)
         tree = self._trees.get(structure.key)
-        if not isinstance(tree, PlanTree):
+        if tree.__class__ is not PlanTree:
             return None
-        if _are_few(params):
+        if short is not None:
             if len(self._known) >= _LIMIT:
                 self._known.clear()
-            self._known[_without_layouts(key, [])] = tree, structure.inputs[structure.metas :]
+            self._known[short] = tree, structure.inputs[structure.metas :]
         return tree.find(*structure.inputs)
 
-    def note(
-        self, structure: Structure, operands: Sequence[Any], params: tuple[Any, ...], planner: Planner
-    ) -> None:
+    def note(self, key: tuple[Any, ...], planner: Planner) -> None:
         """Record a call that was planned individually. After a few such calls the structure's tree learns the case."""
-        trees, key = self._trees, structure.key
-        tree = trees.get(key)
+        structure = structure_of(key)
+        tree = self._trees.get(structure.key)
         if isinstance(tree, PlanTree):
             if not tree.is_full:
-                self._learn(tree, structure, operands, params, planner)
+                self._learn(tree, structure, key, planner)
         elif tree is not None:
-            trees[key] = tree + 1 if tree < _WARMUP else PlanTree()
+            self._trees[structure.key] = tree + 1 if tree < _WARMUP else PlanTree()
         elif len(structure.inputs) <= _MOST_INPUTS:
-            if len(trees) >= _LIMIT:
-                trees.clear()
-            trees[key] = 1
+            if len(self._trees) >= _LIMIT:
+                self.clear()
+            self._trees[structure.key] = 1
 
-    def _learn(
-        self, tree: PlanTree, structure: Structure, operands: Sequence[Any], params: tuple[Any, ...], planner: Planner
-    ) -> None:  # fmt: skip
+    def _learn(self, tree: PlanTree, structure: Structure, key: tuple[Any, ...], planner: Planner) -> None:
         given = structure.inputs[: structure.metas]
+        _, params, *operands = key
 
         def plan(metas: Sequence[Meta], numbers: Sequence[Any]) -> Any:
-            symbolic = [metas[given.index(x)] if isinstance(x, Meta) else x for x in operands]
+            symbolic = [metas[given.index(x)] if x.__class__ is Meta else x for x in operands]
             return planner(symbolic, _give_inputs(params, given, metas, iter(numbers)))
 
         tree.learn(plan, given, structure.inputs[structure.metas :])
 
 
-def _without_layouts(key: tuple[Any, ...], metas: list[Any]) -> tuple[Any, ...]:
-    """Return a key in which kinds, or positions of equal ones, replace the metas, which `metas` takes."""
-    return tuple([_take_meta(x, metas) if x.__class__ is Meta else x for x in key])
-
-
 def _are_few(params: tuple[Any, ...]) -> bool:
-    """Return True if a program uses few such params: they contain neither layouts nor large integers."""
+    """Return True if a program uses few such params: they contain neither layouts nor integers that may be sizes."""
     for p in params:
         kind = p.__class__
-        if kind is tuple or kind is Size:
-            if not _are_few(p):
+        if kind is int:
+            if _SMALL < p < _ENDLESS:
                 return False
-        elif kind is Meta or (kind is int and not -_SMALL <= p <= _SMALL):
+        elif kind is Meta or (isinstance(p, tuple) and not _are_few(p)):
             return False
     return True
+
+
+def _take_inputs(params: tuple[Any, ...], metas: list[Meta], numbers: list[int]) -> tuple[Any, ...]:
+    """Return params without their integers, which `numbers` takes, and metas, which `metas` takes."""
+    kept: list[Any] = []
+    for p in params:
+        kind = p.__class__
+        if kind is int:
+            numbers.append(p)
+            kept.append(int)
+        elif isinstance(p, tuple):
+            if _INTEGERS.issuperset(map(type, p)):  # a shape
+                numbers += p
+                kept.append((kind, len(p)))
+            else:
+                kept.append((kind, *_take_inputs(p, metas, numbers)))
+        elif kind is Meta:
+            kept.append((Meta, _take_meta(p, metas)))
+        else:
+            kept.append((bool, p) if kind is bool else p)
+    return tuple(kept)
+
+
+def _give_inputs(
+    params: tuple[Any, ...], given: Sequence[Any], metas: Sequence[Meta], numbers: Iterator[Any]
+) -> tuple[Any, ...]:
+    """Return params with symbols in the place of their integers and metas."""
+    symbolic: list[Any] = []
+    for p in params:
+        kind = p.__class__
+        if kind is int:
+            symbolic.append(next(numbers))
+        elif isinstance(p, tuple):
+            inner = _give_inputs(p, given, metas, numbers)
+            symbolic.append(p._make(inner) if hasattr(p, "_make") else inner)
+        else:
+            symbolic.append(metas[given.index(p)] if kind is Meta else p)
+    return tuple(symbolic)
 
 
 class SeenKeys:
@@ -153,36 +192,3 @@ class SeenKeys:
             self._hashes.clear()
         self._hashes.add(number)
         return False
-
-
-def _take_inputs(params: tuple[Any, ...], metas: list[Meta], numbers: list[int]) -> tuple[Any, ...]:
-    """Return params without their integers, which `numbers` takes, and metas, which `metas` takes."""
-    kept: list[Any] = []
-    for p in params:
-        kind = p.__class__
-        if kind is int:
-            numbers.append(p)
-            kept.append(int)
-        elif kind is tuple or kind is Size:
-            kept.append(_take_inputs(p, metas, numbers))
-        elif kind is Meta:
-            kept.append((Meta, _take_meta(p, metas)))
-        else:
-            kept.append((bool, p) if kind is bool else p)
-    return tuple(kept)
-
-
-def _give_inputs(
-    params: tuple[Any, ...], given: Sequence[Any], metas: Sequence[Meta], numbers: Iterator[Any]
-) -> tuple[Any, ...]:
-    """Return params with symbols in the place of their integers and metas."""
-    symbolic: list[Any] = []
-    for p in params:
-        kind = p.__class__
-        if kind is int:
-            symbolic.append(next(numbers))
-        elif kind is tuple or kind is Size:
-            symbolic.append(_give_inputs(p, given, metas, numbers))
-        else:
-            symbolic.append(metas[given.index(p)] if kind is Meta else p)
-    return tuple(symbolic)

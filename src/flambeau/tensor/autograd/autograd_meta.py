@@ -31,7 +31,7 @@ from flambeau.tensor.arguments.extents import out_of_bounds
 from flambeau.tensor.autograd.grad_validation import callers, fit_gradient, forget_base, zeros_of
 from flambeau.tensor.autograd.inplace_checks import explain_refusal
 from flambeau.tensor.autograd.node_classes import RecordedShape, node_class
-from flambeau.tensor.structures import SeenKeys, Structures, structure_of
+from flambeau.tensor.structures import SeenKeys, Structures
 from flambeau.tensor.tensor import (
     INFERENCE,
     NO_GRAD,
@@ -166,7 +166,7 @@ class ViewPlan:
 
 def run(view: View, t: Tensor, *params: Any) -> Tensor:
     """Return the view of `t` that a view operator defines. Raises the errors of its rule."""
-    plan = _fast_view_plans.get((view, t.meta, params)) or _find_view_plan((view, t.meta, params))
+    plan = _fast_view_plans.get((view, params, t.meta)) or _find_view_plan((view, params, t.meta))
     if plan is None:
         if t.meta.sparse:
             return layouts.run_view(view, t, params)
@@ -176,7 +176,7 @@ def run(view: View, t: Tensor, *params: Any) -> Tensor:
                 return seen
         if host_work.charge is not None and t.meta.device.index is not None:
             host_work.charge(host_work.VIEW, 1)
-        plan = _view_plans.get((view, t.meta, params)) or _make_view_plan(view, t, params)
+        plan = _view_plans.get((view, params, t.meta)) or _make_view_plan(view, t, params)
     result = make(plan.meta, t.memory, t.ptr + plan.offset)
     result.counter = t.counter
     if t.history is None:
@@ -201,11 +201,11 @@ def _make_view_plan(view: View, t: Tensor, params: tuple[Any, ...]) -> ViewPlan:
     meta = t.meta
     if meta.short:
         return _limit_to_storage(t, ViewPlan(view, meta, params))
-    key, structure = (view, meta, params), structure_of(view, (meta,), params)
-    found: ViewPlan | None = _view_structures.find_plan(structure, key, params)
+    key = (view, params, meta)
+    found: ViewPlan | None = _view_structures.find(key)
     plan = found or ViewPlan(view, meta, params)
     if found is None:
-        _view_structures.note(structure, (meta,), params, partial(_trace_view, view))
+        _view_structures.note(key, partial(_trace_view, view))
     _keep_view_plan(key, plan, is_from_tree=found is not None)
     return plan
 
@@ -307,7 +307,7 @@ def record_several(
 
 def _make_view(t: Tensor, view: View, params: tuple[Any, ...]) -> Tensor:
     """Return a view without a history."""
-    plan = _view_plans.get((view, t.meta, params)) or _make_view_plan(view, t, params)
+    plan = _view_plans.get((view, params, t.meta)) or _make_view_plan(view, t, params)
     result = make(plan.meta, t.memory, t.ptr + plan.offset)
     result.counter = t.counter
     return result

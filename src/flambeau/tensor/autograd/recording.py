@@ -84,6 +84,16 @@ class RecordPlan:
         self.differentiable = [i for i in floating if derivative.outputs is None or i < derivative.outputs]
         self.saved_specs: dict[int, SavedSpec] = {}
 
+    def of_shape(self, params: tuple[Any, ...], args: Sequence[Any], outputs: tuple[Meta, ...]) -> RecordPlan:
+        """Return the record plan of a call with the same structure: what depends on no size is shared."""
+        plan: RecordPlan = object.__new__(RecordPlan)
+        plan.record, plan.params, plan.outputs = self.record, params, outputs
+        plan.metas = metas = tuple([a.meta if isinstance(a, Tensor) else None for a in args])
+        plan.positions, plan.index, plan.differentiable = self.positions, self.index, self.differentiable
+        plan.saved_specs, plan.erases, plan.erasing_plan = self.saved_specs, self.erases, None
+        plan.node = self.node and node_class(RecordedCall, self.record, metas, params)
+        return plan
+
     def erasing(self, args: Sequence[Any]) -> RecordPlan:
         """Return the record plan of a call that also overwrites one of its `args`, which receives zero gradients."""
         if self.erasing_plan is None:
