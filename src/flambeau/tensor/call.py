@@ -166,7 +166,9 @@ system.on_close(_forget_plans)
 
 def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
     """Run an operator on two tensors: `call(op, (a, b))`, specialized for the fast path of arithmetic."""
-    plan = fast_plans.get((op, (), a.meta, b.meta)) or _find_plan((op, (), a.meta, b.meta), (a, b))
+    plan = fast_plans.get((op, (), a.meta, b.meta))
+    if plan is None:
+        plan = _find_plan((op, (), a.meta, b.meta), (a, b))
     if plan is None or plan.scalars:
         return call(op, (a, b))
     node = None
@@ -187,11 +189,11 @@ def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
 
 def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
     """Run an operator on a tensor and a Python number: `call(op, (a, value))`, specialized."""
-    plan = fast_plans.get((op, (), a.meta, value.__class__)) or _find_plan(
-        (op, (), a.meta, value.__class__), (a, value)
-    )
+    plan = fast_plans.get((op, (), a.meta, value.__class__))
     if plan is None:
-        return call(op, (a, value))
+        plan = _find_plan((op, (), a.meta, value.__class__), (a, value))
+        if plan is None:
+            return call(op, (a, value))
     _, send = plan.scalars[0]
     number = send(value)
     node = None
@@ -211,19 +213,21 @@ def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
 
 def unary(op: Op, a: Tensor, params: tuple[Any, ...] = ()) -> Any:
     """Run an operator on one tensor: `call(op, (a,), params)`, specialized."""
-    plan = fast_plans.get((op, params, a.meta)) or _find_plan((op, params, a.meta), (a,))
+    plan = fast_plans.get((op, params, a.meta))
     if plan is None:
-        return call(op, (a,), params)
+        plan = _find_plan((op, params, a.meta), (a,))
+        if plan is None:
+            return call(op, (a,), params)
     node = None
     if a.history is not None and mode.recording:
         node = begin_recording(plan.record_plan or _make_record_plan(plan, op, (a,), params), (a,))
     stream = current.local.streams[plan.index]
-    handle, context = stream.handle, plan.context
+    handle = stream.handle
     if a.memory.stream != handle:
         a.memory.share()
-    out: Any = make_in(plan.allocate(plan.nbytes, stream), plan.output, context)
+    out: Any = make_in(plan.allocate(plan.nbytes, stream), plan.output, plan.context)
     if plan.more_outputs:
-        out = (out, *[make_in(plan.allocate(m.nbytes, stream), m, context) for m in plan.more_outputs])
+        out = (out, *_make_more_outputs(plan, stream))
         plan.launch((*[result.ptr for result in out], a.ptr), (), handle)
     else:
         plan.launch((out.ptr, a.ptr), (), handle)
@@ -231,6 +235,11 @@ def unary(op: Op, a: Tensor, params: tuple[Any, ...] = ()) -> Any:
     if node is not None:
         finish_recording(node, out if plan.more_outputs else (out,))
     return out
+
+
+def _make_more_outputs(plan: CallPlan, stream: Stream) -> list[Tensor]:
+    """Return new tensors for all outputs but the first. Written inline, a comprehension would slow `unary`."""
+    return [make_in(plan.allocate(meta.nbytes, stream), meta, plan.context) for meta in plan.more_outputs]
 
 
 autocast.launch_by(unary)
@@ -252,7 +261,9 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
         else:
             metas.append(a.__class__)
     key = (op, params, *metas)
-    plan = fast_plans.get(key) or _find_plan(key, args)
+    plan = fast_plans.get(key)
+    if plan is None:
+        plan = _find_plan(key, args)
     if plan is None:
         if autocast.threads and (cast := autocast.cast_inputs(op, args)) is not args:
             return call(op, cast, params)
