@@ -261,9 +261,7 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
         else:
             metas.append(a.__class__)
     key = (op, params, *metas)
-    plan = fast_plans.get(key)
-    if plan is None:
-        plan = _find_plan(key, args)
+    plan = fast_plans.get(key) or _find_plan(key, args)
     if plan is None:
         if autocast.threads and (cast := autocast.cast_inputs(op, args)) is not args:
             return call(op, cast, params)
