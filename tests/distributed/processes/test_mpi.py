@@ -48,6 +48,17 @@ def test_ranks_that_mpiexec_started_need_nothing_else() -> None:
     assert (said.status, said.out.count("good")) == (0, 2), said.err
 
 
+@pytest.mark.skipif(shutil.which("mpiexec.openmpi") is None, reason="no Open MPI here")
+def test_every_collective_by_open_mpi() -> None:
+    """It reads inputs until the end of a collective, and needs its communicator until then."""
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command = ["mpiexec.openmpi", "--oversubscribe", "-n", "3", sys.executable, PROGRAM, "mpi"]
+    said = finish(
+        start("-c", f"import os; os.execvp({command[0]!r}, {command!r})", MPI4PY_MPIABI="openmpi", **root)
+    )
+    assert (said.status, said.out.count("good")) == (0, 3), said.err
+
+
 _FAILS = """
 import sys
 import flambeau as torch, flambeau.distributed as dist

@@ -92,10 +92,12 @@ class MpiBackend(FlatBackend):
         self._monitored.pass_through(self.timeout if timeout is None else timeout, wait_all_ranks)
 
     def close(self) -> None:
-        """Free the communicators, of which a process has at most 2,048. MPI frees them after pending operations."""
+        """Free the communicators, of which a process has at most 2,048, after pending operations."""
         if not self.transport.MPI.Is_finalized():
-            for comm in (self._comm, self._aside, self._comparisons.comm):
-                comm.Free()
+            self.transport.free(
+                [self._comm, self._aside, self._comparisons.comm],
+                [work for work in self.transport.pending if work.backend is self],
+            )
 
     def abort(self) -> None:
         self.aborted = True
@@ -118,16 +120,18 @@ class MpiBackend(FlatBackend):
         for call in calls:
             self._touch(call)
         steps: list[Step] = []
+        keep: list[Any] = list(tensors)
         ranks = self.place.ranks
         requests = [
-            (self._begin(call, channel, steps), describe(call, ranks), self._peer(call)) for call in calls
+            (self._begin(call, channel, steps, keep), describe(call, ranks), self._peer(call))
+            for call in calls
         ]
         shown = list(tensors if results is None else results)
         what = " and ".join(dict.fromkeys([words for _, words, _ in requests]))
         alike = [repr(common_arguments(call)) for call in calls if call.kind not in PAIRED]
         comparison = None if isinstance(channel, int) else self._compare(alike, what, site)
         tag = channel if isinstance(channel, int) else 0
-        return self._work(shown, requests, [*steps, after], list(tensors), site, comparison, tag)
+        return self._work(shown, requests, [*steps, after], keep, site, comparison, tag)
 
     def _work(
         self,
@@ -162,9 +166,9 @@ class MpiBackend(FlatBackend):
         """Return the reason why a member, by its number in the group, will not answer; "" if it may."""
         return self.transport.dead(self.place.ranks[rank])
 
-    def _begin(self, call: Collective, channel: object, steps: list[Step]) -> Any:
+    def _begin(self, call: Collective, channel: object, steps: list[Step], keep: list[Any]) -> Any:
         """Start one nonblocking MPI call and return its request. Actions to run when it completes are added to
-        `steps`.
+        `steps`, and memory that MPI uses until then to `keep`: requests of mpi4py do not hold it.
         """
         if call.kind in ("send", "recv"):
             return self._message(call, channel)
@@ -174,7 +178,7 @@ class MpiBackend(FlatBackend):
             return self._comm.Ibcast(_bytes(call.target, call), call.peer)
         if call.kind == "all_gather":
             return self._all_gather(call)
-        return self._reduction(call, steps)
+        return self._reduction(call, steps, keep)
 
     def _message(self, call: Collective, channel: object) -> Any:
         comm, tag = (self._comm, channel) if isinstance(channel, int) else (self._aside, 0)
@@ -189,7 +193,7 @@ class MpiBackend(FlatBackend):
             return self._comm.Iallgather(self.transport.MPI.IN_PLACE, target)
         return self._comm.Iallgather(source, target)
 
-    def _reduction(self, call: Collective, steps: list[Step]) -> Any:
+    def _reduction(self, call: Collective, steps: list[Step], keep: list[Any]) -> Any:
         """Start a reduction in the tensors' memory, or through copies for wider numbers or overlapping operands."""
         size, scatters = self.place.size, call.kind == "reduce_scatter"
         kind = _WIDER.get(call.dtype, call.dtype)
@@ -203,6 +207,7 @@ class MpiBackend(FlatBackend):
         sent: Any = self._buffer(source if direct else source.astype(kind.numpy), kind)
         if direct and writes and call.source == call.target and not scatters:
             sent = self.transport.MPI.IN_PLACE
+        keep += [sent, target]
         if writes and not (direct and call.op != "avg"):
             steps.append(lambda: _store(call, target, size))
         return self._reduce(call, sent, self._buffer(target, kind))
@@ -233,8 +238,10 @@ class MpiWork(ProcessWork):
     """The work of MPI requests.
 
     Attributes:
+        backend: The group's backend.
+        has_moved: True after MPI has finished the operation.
         steps: Actions to run after the requests complete.
-        keep: The tensors whose memory MPI uses.
+        keep: The tensors and arrays whose memory MPI uses.
     """
 
     def __init__(
@@ -256,16 +263,16 @@ class MpiWork(ProcessWork):
             self._requests.append(comparison.request)
         self._steps = steps
         self._keep = keep
-        self._backend = backend
-        self._moved = False  # MPI has finished the operation
+        self.backend = backend
+        self.has_moved = False
         backend.transport.pending.add(self)
 
     def __del__(self) -> None:
-        if not self._moved:
-            self._backend.transport.adopt(self._requests, (self._keep, self._steps, self._comparison))
+        if not self.has_moved:
+            self.backend.transport.adopt(self._requests, (self._keep, self._steps, self._comparison))
 
     def _test(self) -> bool:
-        mpi = self._backend.transport.MPI
+        mpi = self.backend.transport.MPI
         status = [mpi.Status() for _ in self._requests]
         try:
             over = mpi.Request.Testall(self._requests, status)
@@ -277,7 +284,7 @@ class MpiWork(ProcessWork):
             self._disagree(self._comparison)
         if not over:
             return False
-        self._moved = True
+        self.has_moved = True
         if self._source < 0 and status:
             self._source = status[0].Get_source()
         return True
@@ -289,7 +296,7 @@ class MpiWork(ProcessWork):
 
     def _error_text(self, error: Any, statuses: Sequence[Any]) -> str:
         """Return MPI's text for the first request that failed."""
-        mpi = self._backend.transport.MPI
+        mpi = self.backend.transport.MPI
         if error.Get_error_class() != mpi.ERR_IN_STATUS:
             return str(error)
         failed = next(
@@ -297,7 +304,7 @@ class MpiWork(ProcessWork):
         )
         if self._comparison is None and mpi.Get_error_class(failed.Get_error()) == mpi.ERR_TRUNCATE:
             return (
-                f"the message received from rank {self._backend.place.ranks[failed.Get_source()]} is longer"
+                f"the message received from rank {self.backend.place.ranks[failed.Get_source()]} is longer"
             )
         return str(mpi.Get_error_string(failed.Get_error()))
 
@@ -305,9 +312,9 @@ class MpiWork(ProcessWork):
         """Fail the work because ranks called different collectives. Its memory stays allocated, as MPI may still write
         to it.
         """
-        self._backend._lost.append((self._requests, self._keep, self._steps))
-        self._backend._mismatch = comparison.report()
-        raise DistBackendError(self._backend._mismatch)
+        self.backend._lost.append((self._requests, self._keep, self._steps))
+        self.backend._mismatch = comparison.report()
+        raise DistBackendError(self.backend._mismatch)
 
 
 def _tag(name: str) -> int:

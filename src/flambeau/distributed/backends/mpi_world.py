@@ -62,6 +62,7 @@ class MpiWorld:
         self.processes = processes
         self.pending: weakref.WeakSet[Any] = weakref.WeakSet()  # pending works
         self._orphans: list[tuple[list[Any], object]] = []
+        self._unfreed: list[tuple[list[Any], weakref.WeakSet[Any]]] = []  # communicators, their pending works
         self._over = threading.Event()
         self.share(store)
         if module.Query_thread() == module.THREAD_MULTIPLE:
@@ -91,9 +92,22 @@ class MpiWorld:
         """Keep the memory that MPI still uses of a work that the program has dropped."""
         self._orphans.append((requests, memory))
 
+    def free(self, comms: list[Any], works: Sequence[Any]) -> None:
+        """Free communicators once `works` and all dropped operations are over: Open MPI's collectives need theirs."""
+        self._unfreed.append((comms, weakref.WeakSet(works)))
+        self.reap()
+
     def reap(self) -> bool:
         """Release finished operations whose owners dropped them. Returns True if no operation is left."""
         self._orphans = [orphan for orphan in self._orphans if not self._is_over(orphan[0])]
+        if not self._orphans:
+            entries, self._unfreed = self._unfreed, []
+            for comms, works in entries:
+                if all(work.has_moved for work in works):
+                    for comm in comms:
+                        comm.Free()
+                else:
+                    self._unfreed.append((comms, works))
         return not self._orphans
 
     def _is_over(self, requests: list[Any]) -> bool:
