@@ -55,8 +55,8 @@ class Progress:
             f"{found.runs:,} runs, {found.runs / passed:.1f} a second",
             f"{clock_text((1 - share) / share * passed)} left",
         ]
-        wrong = len(found.failures) + len(found.races)
-        return ", ".join([*parts, *([f"{wrong} failures and races"] if wrong else [])])
+        wrong = [("failure", len(found.failures)), ("race", len(found.races))]
+        return ", ".join([*parts, *[f"{n:,} {kind}{'s' * (n > 1)}" for kind, n in wrong if n]])
 
     def _share(self, found: Exploration, passed: float) -> float:
         """Return the fraction that is complete, above 0: the larger of the fractions of orders and of time."""
