@@ -264,6 +264,15 @@ def test_the_page_zooms_moves_and_searches(written: Path) -> None:
         draw();
         $("search").onkeydown({ key: "Escape" });
         check("cleared", hits === null);
+        const press = key => document.onkeydown({ key, target: stage, preventDefault() {} });
+        press("Escape"); press("n");
+        const one = selected, lane = rows[rowOf[one]];
+        press("n");
+        check("keys select along a lane", lane.type === "stream" && lane.list[0] === one && selected === lane.list[1]);
+        press("p"); press("p");
+        check("and stop at its end", selected === one);
+        stage.focus({ focusVisible: true });
+        check("the focus is seen", getComputedStyle(stage).outlineStyle === "solid");
         const light = colors.paper;
         $("theme").click();
         check("dark", colors.paper !== light && isDark());

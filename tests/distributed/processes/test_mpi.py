@@ -50,7 +50,7 @@ def test_ranks_that_mpiexec_started_need_nothing_else() -> None:
 
 @pytest.mark.skipif(shutil.which("mpiexec.openmpi") is None, reason="no Open MPI here")
 def test_every_collective_by_open_mpi() -> None:
-    """It reads inputs until the end of a collective, and needs its communicator until then."""
+    """Check that inputs and communicators live until the end of a collective, which Open MPI needs."""
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     command = ["mpiexec.openmpi", "--oversubscribe", "-n", "3", sys.executable, PROGRAM, "mpi"]
     said = finish(

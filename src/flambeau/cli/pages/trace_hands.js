@@ -133,7 +133,7 @@ $("overview").onpointerdown = $("overview").onpointermove = e => {
 document.onkeydown = e => {
   if (e.target.tagName === "INPUT" && e.target.type === "search" || e.ctrlKey || e.metaKey || e.altKey) return;
   const keys = { w: () => zoom(0.7), s: () => zoom(1.4), a: () => pan(-0.2), d: () => pan(0.2), f: fitAll, ArrowLeft: () => pan(-0.2), ArrowRight: () => pan(0.2),
-    ArrowUp: () => { scroll -= 60; redraw(); }, ArrowDown: () => { scroll += 60; redraw(); }, Escape: () => select(-1), "/": () => $("search").focus() };
+    ArrowUp: () => { scroll -= 60; redraw(); }, ArrowDown: () => { scroll += 60; redraw(); }, Escape: () => select(-1), n: () => next(1), p: () => next(-1), "/": () => $("search").focus() };
   const found = keys[e.key] || (e.key.length === 1 && keys[e.key.toLowerCase()]);
   if (found && (e.target === document.body || e.target === stage || e.key === "/")) { e.preventDefault(); found(); }
 };
@@ -141,6 +141,12 @@ document.onkeydown = e => {
 // -- selecting
 function go(parent, text, i) { const a = element("a", text, parent, "go"); a.onclick = () => { select(i); reveal(i); }; return a; }
 function fact(list, name, value) { if (!value) return null; element("dt", name, list); return element("dd", value === true ? "" : value, list); }
+function next(by) {  // select the bar after or before the selected one on its lane; at first the first of a stream
+  const row = rows[rowOf[selected]] || rows.find(row => row.type === "stream" && row.list.length);
+  if (!row) return;
+  const at = selected < 0 ? 0 : row.list.indexOf(selected) + by;
+  if (at >= 0 && at < row.list.length) { select(row.list[at]); reveal(selected); }
+}
 function select(i) {
   selected = i;
   const into = $("selected");

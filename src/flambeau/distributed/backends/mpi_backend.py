@@ -303,9 +303,7 @@ class MpiWork(ProcessWork):
             status for status in statuses if status.Get_error() not in (mpi.SUCCESS, mpi.ERR_PENDING)
         )
         if self._comparison is None and mpi.Get_error_class(failed.Get_error()) == mpi.ERR_TRUNCATE:
-            return (
-                f"the message received from rank {self.backend.place.ranks[failed.Get_source()]} is longer"
-            )
+            return f"the message received from rank {self.backend.place.ranks[failed.Get_source()]} is longer"
         return str(mpi.Get_error_string(failed.Get_error()))
 
     def _disagree(self, comparison: Comparison) -> NoReturn:
