@@ -165,7 +165,34 @@ class Walk:
         self.keep(result - t)
 
     def out(self) -> None:
-        torch.add(self.any(), self.any(), out=self.any())
+        target = self.any()
+        try:
+            torch.add(self.any(), self.any(), out=target)
+        except RuntimeError:
+            target.detach().zero_()  # it may be resized, and show memory that nothing has set
+            raise
+
+    def halves(self) -> None:
+        """Rotate the halves of rows, as rotary embeddings do, and interleave them."""
+        x = self.any() * 0.5
+        a, b = x.chunk(2, -1)
+        if self.choice.random() < 0.5:
+            self.keep(torch.cat((-b, a * self.any()), self.choice.choice([-1, 0])) + self.any())
+        else:
+            self.keep(torch.stack((a + self.any(), b), -1).flatten(-2))
+
+    def turned(self) -> None:
+        """Read views of a result that dies, or that lives on."""
+        x = self.any() + self.any()
+        y = self.choice.choice(
+            [lambda: x.transpose(0, -1), lambda: x[..., 1:], lambda: x.reshape(-1), lambda: x[None]]
+        )()
+        z = torch.relu(y) * self.choice.choice([y, 2, x.mT if x.ndim > 1 else x])
+        self.keep(self.choice.choice([z, z[..., ::2].contiguous(), z.reshape(-1) - 1]))
+        if self.choice.random() < 0.3:
+            self.keep(self.choice.choice([x, y]))
+        if self.choice.random() < 0.3:
+            self.choice.choice([x, y]).mul_(self.any())
 
     def put(self) -> None:
         self.any()[..., 0] = self.choice.choice([5, self.any()])
@@ -344,7 +371,7 @@ class Walk:
 
 ACTIONS = {
     "unary": 8, "binary": 10, "scalar_first": 4, "where": 3, "chain": 6, "long_chain": 0.5, "cast": 2, "addcmul": 2, "gelu": 1,
-    "view": 6, "in_place": 6, "write_after_read": 2, "out": 2, "put": 2, "swap_data": 1, "resize": 1,
+    "view": 6, "in_place": 6, "write_after_read": 2, "out": 2, "put": 2, "halves": 3, "turned": 4, "swap_data": 1, "resize": 1,
     "rows": 4, "center": 2, "reduce": 2, "norm": 2, "product": 1, "branch": 2, "show": 1, "address": 1, "wrong": 1, "stop": 0.5, "random": 1,
     "host": 1, "devices": 1, "stream": 2, "event": 1, "nested": 0.5, "disabled": 0.5, "autocast": 1, "no_grad": 1,
     "backward": 2, "grad": 2, "packed": 1, "optimizer": 0.5,

@@ -85,7 +85,7 @@ def test_group_is_analyzed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def analyze(*args: Any) -> None:
         raise AssertionError("the group is analyzed again")
 
-    monkeypatch.setattr(pending_calls, "_Needed", analyze)
+    monkeypatch.setattr(pending_calls, "NeededCalls", analyze)
     for x, y in zip(compiled(b, a, 3, everything), chain(b, a, 3, everything), strict=True):
         assert torch.equal(x, y)
     with pytest.raises(AssertionError, match="analyzed again"):

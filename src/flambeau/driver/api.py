@@ -283,11 +283,26 @@ class FusedStep(Record):
     sources: tuple[int, ...]
 
 
+class FusedView(Record):
+    """A part of an earlier result of a fused kernel, or the same elements in another layout, as later steps read it.
+
+    Attributes:
+        source: -1 - k for the result of step k.
+        meta: The layout of the elements in the memory of that result.
+        offset: The bytes from the first element of the result to that of the view.
+    """
+
+    source: int
+    meta: Meta
+    offset: int
+
+
 class Fused(Record):
     """A kernel that computes several expressions of one shape, each from inputs and earlier results.
 
     Each result is rounded to its dtype, as if a separate kernel had stored it. With `has_rows`, steps are also
-    reductions of rows, the elements along the last dim, and expressions of one element for each row.
+    reductions of rows, the elements along the last dim, and expressions of one element for each row. Without, steps are
+    also views of earlier results and `cat`: see Note [Views in fused kernels] in driver/fused_boxes.py.
 
     Attributes:
         steps: The operators in the order in which the program called them.
@@ -295,7 +310,7 @@ class Fused(Record):
         has_rows: False if all results have one shape and no step is a reduction.
     """
 
-    steps: tuple[FusedStep, ...]
+    steps: tuple[FusedStep | FusedView, ...]
     stored: tuple[int, ...]
     has_rows: bool = False
 

@@ -11,7 +11,7 @@ from flambeau.core.names import absence
 from flambeau.runtime.context import Block, Context
 from flambeau.tape.mode import shared_mode
 from flambeau.tape.node import Node
-from flambeau.tensor.storage import DeferredStorage, Storage, first_version
+from flambeau.tensor.storage import DeferredStorage, Storage, first_version, is_pending
 
 
 class Counter(Protocol):
@@ -80,11 +80,14 @@ class Tensor(TensorMethods):
         history: The autograd state; None for most tensors.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "counter", "history", "memory", "meta", "ptr")
+    __slots__ = ("__dict__", "__weakref__", "counter", "history", "memory", "meta", "offset", "ptr")
 
     meta: Meta
     memory: Storage
     ptr: int
+    offset: (
+        int  # bytes from the storage's first one to `ptr`; only of tensors that were made without an address
+    )
     counter: Counter
     history: AutogradMeta | None
 
@@ -109,7 +112,7 @@ class Tensor(TensorMethods):
             AttributeError: these say why themselves.
             """
             if name == "ptr" and self.memory.__class__ is DeferredStorage:
-                self.ptr = ptr = self.memory.ptr
+                self.ptr = ptr = self.memory.ptr + self.offset
                 return ptr
             there = getattr(type(self), name, None)
             if isinstance(there, property) and there.fget is not None:
@@ -174,12 +177,26 @@ def as_type(t: Tensor, kind: type[Any]) -> Any:
     return self
 
 
-def make_deferred(memory: DeferredStorage, meta: Meta) -> Tensor:
-    """Return the tensor of a pending call's result: its slot `ptr` stays empty until something reads it."""
+def make_deferred(memory: DeferredStorage, meta: Meta, offset: int = 0) -> Tensor:
+    """Return the tensor of a pending call's result, or a view of it: its slot `ptr` stays empty until something reads
+    it.
+    """
     self = new_object(Tensor)
     self.meta = meta
     self.memory = self.counter = memory
+    self.offset = offset
     self.history = None
+    return self
+
+
+def make_view(t: Tensor, meta: Meta, offset: int = 0) -> Tensor:
+    """Return a tensor over the storage of `t`, `offset` bytes behind it. That of a pending result stays pending."""
+    memory = t.memory
+    if is_pending(memory) and meta.dtype is t.meta.dtype:
+        self = make_deferred(memory, meta, t.offset + offset)
+    else:
+        self = make(meta, memory, t.ptr + offset)
+    self.counter = t.counter
     return self
 
 

@@ -18,7 +18,7 @@ import flambeau
 from flambeau.core.dtype import from_numpy
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Fold, FusedStep, Launch
+from flambeau.driver.api import Fold, FusedStep, FusedView, Launch
 from flambeau.driver.cuda.codegen import fused, fused_rows
 from flambeau.ops.op import Op, table
 from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_rows, fuse
@@ -54,7 +54,8 @@ def fused_source(ops: list[Op], choice: random.Random, strided: bool) -> str:
     stored = sorted(choice.sample(range(len(steps)), 3))
     launch = fuse(steps, inputs, stored, [steps[k].launch.outputs[0] for k in stored])
     form: Any = launch.kernel.cuda
-    return fused.program(launch.with_(capability=(9, 0)), form).name_and_source(launch)[1]
+    built: Any = fused.program(launch.with_(capability=(9, 0)), form)
+    return built.name_and_source(launch)[1]
 
 
 @pytest.mark.parametrize("strided", [False, True])
@@ -65,6 +66,30 @@ def test_fused_operators_compile(strided: bool) -> None:
     ends = len(ops) if EACH_ALONE else PER_KERNEL
     for start in range(0, ends, PER_KERNEL):
         compile_each([fused_source(ops[start : start + PER_KERNEL], choice, strided)])
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_rotated_halves_compile(kind: str) -> None:
+    """Compile `cat((-second, first))` of the halves of a result, which is one kernel."""
+    x = Meta.contiguous_of((5, 16), getattr(flambeau, kind), GPU)
+    half = x.with_(shape=(5, 8), strides=(16, 1))
+    one = _launch("mul", [x, x])
+    negative = _launch("neg", [half])
+    joined = _launch("cat", [negative.outputs[0], half], 1)
+    steps = [
+        FusedStep(one, (0, 0)), FusedView(-1, half, 0), FusedView(-1, half, 8 * x.itemsize),
+        FusedStep(negative, (-3,)), FusedStep(joined, (-4, -2)),
+    ]  # fmt: skip
+    launch = fuse(steps, [x], [4], joined.outputs).with_(capability=(9, 0))
+    plan: Any = fused.program(launch, launch.kernel.cuda)  # type: ignore[arg-type]
+    assert len(plan.passes) == 1
+    compile_each([step.program.name_and_source(launch)[1] for step in plan.passes])
+
+
+def _launch(name: str, metas: list[Meta], *params: Any) -> Launch:
+    op = table[name]
+    found = op.rule(metas, params + tuple([getattr(flags, name) for name in op.flags]))
+    return Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int64", "complex64"])

@@ -13,7 +13,18 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Expression, Fold, Fused, FusedStep, Kernel, Launch, host_body
+from flambeau.driver.api import (
+    Body,
+    Expression,
+    Fold,
+    Fused,
+    FusedStep,
+    FusedView,
+    Kernel,
+    Launch,
+    host_body,
+)
+from flambeau.driver.fused_boxes import is_join
 from flambeau.ops.pointwise.pointwise_body import Array
 
 _NAMED = 6  # operators that a kernel's name lists
@@ -33,6 +44,14 @@ def can_fuse(launch: Launch) -> bool:
     )
 
 
+def can_fuse_join(launch: Launch) -> bool:
+    """Return True for a `cat` that converts nothing."""
+    out = launch.outputs[0]
+    return is_join(launch) and all(
+        isinstance(x, Meta) and x.dtype is out.dtype and x.numel > 0 for x in launch.inputs
+    )
+
+
 def can_fuse_rows(launch: Launch) -> bool:
     """Return True if a launch reduces contiguous rows, the elements along the last dim, to one output each."""
     form, (source, *others) = launch.kernel.cuda, launch.inputs
@@ -48,7 +67,7 @@ def can_fuse_rows(launch: Launch) -> bool:
 
 
 def fuse(
-    steps: Sequence[FusedStep],
+    steps: Sequence[FusedStep | FusedView],
     inputs: Sequence[Meta | Any],
     stored: Sequence[int],
     outputs: Sequence[Meta],
@@ -57,7 +76,7 @@ def fuse(
     """Return one launch of several operators.
 
     Args:
-        steps: The operators, in the order of their calls.
+        steps: The operators, in the order of their calls, and views of their results.
         inputs: The operands that they read: tensors' metas as broadcast to the shape, and dtypes of scalars.
         stored: The steps whose results are outputs.
         outputs: The metas of these results.
@@ -68,8 +87,8 @@ def fuse(
     return Launch(kernel, tuple(outputs), tuple(inputs))
 
 
-def _name(steps: Sequence[FusedStep]) -> str:
-    names = [step.launch.kernel.name for step in steps]
+def _name(steps: Sequence[FusedStep | FusedView]) -> str:
+    names = [step.launch.kernel.name for step in steps if isinstance(step, FusedStep)]
     more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
     return f"fused({', '.join(names[:_NAMED] + more)})"
 
@@ -81,37 +100,62 @@ def _form(launch: Launch) -> Fused:
 
 
 def _flops(launch: Launch) -> int:
-    return sum([step.launch.kernel.flops(step.launch) for step in _form(launch).steps])
+    steps = [step.launch for step in _form(launch).steps if isinstance(step, FusedStep)]
+    return sum([step.kernel.flops(step) for step in steps])
 
 
 def _host(launch: Launch) -> Body:
     form = _form(launch)
     output_of = {step: k for k, step in enumerate(form.stored)}
     last_uses = _last_uses(form)
-    runs = []
+    runs: list[tuple[_Run, list[int]]] = []
     for number, step in enumerate(form.steps):
-        alone = step.launch.with_(capability=launch.capability)
-        sources = zip(step.sources, alone.inputs, strict=True)
-        runs.append(
-            (
-                host_body(alone),
-                [(k, x.shape if isinstance(x, Meta) else None) for k, x in sources],
-                output_of.get(number),
-                _temporary(alone.outputs[0]),
-                last_uses[number],
-            )
+        run = (
+            _host_view(step)
+            if isinstance(step, FusedView)
+            else _host_step(launch, step, output_of.get(number))
         )
+        runs.append((run, last_uses[number]))
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
         results: list[Any] = []
-        for run, sources, output, make, dead in runs:
-            result = make() if output is None else outputs[output]
-            run([result], [inputs[k] if k >= 0 else _fit(results[-1 - k], shape) for k, shape in sources])
-            results.append(result)
+        for run, dead in runs:
+            results.append(run(outputs, inputs, results))
             for k in dead:
                 results[k] = None
 
     return body
+
+
+_Run = Callable[[list[Array], list[Any], list[Any]], Array]
+"""What computes the result of a step from outputs, inputs and earlier results."""
+
+
+def _host_step(launch: Launch, step: FusedStep, output: int | None) -> _Run:
+    alone = step.launch.with_(capability=launch.capability)
+    run, make = host_body(alone), _temporary(alone.outputs[0])
+    sources = [
+        (k, x.shape if isinstance(x, Meta) else None) for k, x in zip(step.sources, alone.inputs, strict=True)
+    ]
+
+    def compute(outputs: list[Array], inputs: list[Any], results: list[Any]) -> Array:
+        result = make() if output is None else outputs[output]
+        run([result], [inputs[k] if k >= 0 else _fit(results[-1 - k], shape) for k, shape in sources])
+        return result
+
+    return compute
+
+
+def _host_view(step: FusedView) -> _Run:
+    meta, item = step.meta, step.meta.itemsize
+    first = step.offset // item
+
+    def view(outputs: list[Array], inputs: list[Any], results: list[Any]) -> Array:
+        whole = results[-1 - step.source]
+        flat = np.lib.stride_tricks.as_strided(whole, (first + meta.span // item,), (item,))
+        return np.lib.stride_tricks.as_strided(flat[first:], meta.shape, meta.byte_strides)
+
+    return view
 
 
 def _fit(result: Array, shape: tuple[int, ...] | None) -> Array:
@@ -120,10 +164,10 @@ def _fit(result: Array, shape: tuple[int, ...] | None) -> Array:
 
 
 def _last_uses(form: Fused) -> list[list[int]]:
-    """Return the results that each step is the last to use."""
+    """Return the results that each step is the last to use. A view uses the memory of its result."""
     last = {k: k for k in range(len(form.steps))}
     for number, step in enumerate(form.steps):
-        for source in step.sources:
+        for source in [step.source] if isinstance(step, FusedView) else step.sources:
             if source < 0:
                 last[-1 - source] = number
     dead: list[list[int]] = [[] for _ in form.steps]

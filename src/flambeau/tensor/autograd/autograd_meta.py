@@ -41,6 +41,7 @@ from flambeau.tensor.tensor import (
     Tensor,
     ViewMeta,
     make,
+    make_view,
     new_object,
 )
 
@@ -177,8 +178,10 @@ def run(view: View, t: Tensor, *params: Any) -> Tensor:
         if host_work.charge is not None and t.meta.device.index is not None:
             host_work.charge(host_work.VIEW, 1)
         plan = _view_plans.get((view, params, t.meta)) or _make_view_plan(view, t, params)
-    result = make(plan.meta, t.memory, t.ptr + plan.offset)
-    result.counter = t.counter
+        result = make_view(t, plan.meta, plan.offset)
+    else:
+        result = make(plan.meta, t.memory, t.ptr + plan.offset)
+        result.counter = t.counter
     if t.history is None:
         result.history = history_of_view(t, view, params, None if mode.recording else current_restriction())
     else:
@@ -308,9 +311,7 @@ def record_several(
 def _make_view(t: Tensor, view: View, params: tuple[Any, ...]) -> Tensor:
     """Return a view without a history."""
     plan = _view_plans.get((view, params, t.meta)) or _make_view_plan(view, t, params)
-    result = make(plan.meta, t.memory, t.ptr + plan.offset)
-    result.counter = t.counter
-    return result
+    return make_view(t, plan.meta, plan.offset)
 
 
 def replay(steps: Steps, base: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ class SavedTensor:
             -1 for none.
     """
 
-    __slots__ = ("counter", "index", "memory", "meta", "node", "ptr", "version")
+    __slots__ = ("counter", "index", "memory", "meta", "node", "offset", "ptr", "version")
 
     counter: Counter
     memory: Storage
@@ -36,11 +36,12 @@ class SavedTensor:
     node: Node | None
     index: int
     ptr: int
+    offset: int  # as in `Tensor`
     version: int
 
     def __getattr__(self, name: str) -> Any:
         if name == "ptr":
-            self.ptr: int = self.memory.ptr  # of a result that was pending when it was saved
+            self.ptr: int = self.memory.ptr + self.offset  # of a result that was pending when it was saved
             return self.ptr
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
@@ -61,7 +62,7 @@ class SavedTensor:
         if self.counter.version != self.version:
             raise RuntimeError(_describe_change(self, self.source(node), self.index))
         if is_pending(self.memory):
-            t = make_deferred(self.memory, self.meta)
+            t = make_deferred(self.memory, self.meta, self.offset)
         else:
             t = make(self.meta, self.memory, self.ptr)
         t.counter = self.counter
@@ -140,7 +141,9 @@ def save(t: Tensor, edge: Edge = None, own: int = -1) -> SavedTensor:
     else:
         saved = new_object(SavedTensor)
         saved.meta, saved.memory = t.meta, memory
-        if not is_pending(memory):
+        if is_pending(memory):
+            saved.offset = t.offset
+        else:
             saved.ptr = t.ptr
         saved.counter = counter = t.counter
         saved.version = counter.version

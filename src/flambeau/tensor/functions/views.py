@@ -45,7 +45,7 @@ from flambeau.tensor.autograd.grad_validation import forget_base
 from flambeau.tensor.autograd.inplace_checks import refuse_inference, require_changeable
 from flambeau.tensor.autograd.leaves import release_leaf
 from flambeau.tensor.signatures import accepts, signatures
-from flambeau.tensor.tensor import AutogradMeta, Tensor, ViewMeta, make
+from flambeau.tensor.tensor import AutogradMeta, Tensor, ViewMeta, make_view
 
 _ONLY_INTS = {int}
 
@@ -166,8 +166,7 @@ def detach(input: Tensor) -> Tensor:
     """Return a tensor with the same memory and version counter, and no history."""
     if interception.count and dispatch.is_shown((input,)):
         return dispatch.show("detach", input)
-    alike = make(input.meta, input.memory, input.ptr)
-    alike.counter = input.counter
+    alike = make_view(input, input.meta)
     if input.meta.sparse:  # whose changes in place may give it other parts
         alike.memory = input.memory.copy()  # type: ignore[attr-defined]
     return alike
@@ -188,7 +187,7 @@ def _data(self: Tensor) -> Tensor:
     """
     if interception.count and dispatch.is_shown((self,)):
         return dispatch.show("detach", self)
-    alike = make(self.meta, self.memory, self.ptr)
+    alike = make_view(self, self.meta)
     if self.meta.sparse:
         alike.memory = self.memory.copy()  # type: ignore[attr-defined]
     alike.counter = _OwnCounter()

@@ -16,7 +16,8 @@ from flambeau.core.flags import flags
 from flambeau.core.host.turn_scheduler import seat
 from flambeau.core.meta import Meta
 from flambeau.driver.api import AUTOCAST, Launch
-from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_rows
+from flambeau.driver.fused_boxes import is_join
+from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_join, can_fuse_rows
 from flambeau.runtime import current, system
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.tape.mode import mode
@@ -65,6 +66,8 @@ def can_collect(launch: Launch, context: Any) -> bool:
     out = launch.outputs[0]
     if context.index < 0 or out.numel == 0 or out.ndim > _MOST_DIMS or launch.kernel.name == AUTOCAST:
         return False  # all streams share what autocast casts
+    if can_fuse_join(launch):
+        return True
     if can_fuse_rows(launch):
         return _keeps_device_busy(launch, context)
     return can_fuse(launch) and all(x.shape == out.shape for x in launch.inputs if isinstance(x, Meta))
@@ -103,6 +106,8 @@ def collect(launch: Launch, plan: Any, args: Sequence[Any]) -> Tensor:
 
 def collect_into(launch: Launch, plan: Any, args: Sequence[Any], target: Tensor) -> bool:
     """Defer a call that writes into `target`. Return False if it also reads that memory in another layout."""
+    if is_join(launch):
+        return False
     numbers = _numbers(plan, args)
     with launch_deferral.lock:
         group = _group_of(launch, plan, args, target)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from flambeau.core.errors import DriverError, KernelPending, NotSupportedError
 from flambeau.core.meta import Meta
-from flambeau.driver.api import FusedStep, Launch, Launcher
+from flambeau.driver.api import FusedStep, FusedView, Launch, Launcher
 from flambeau.ops.pointwise.fusion import fuse
 from flambeau.runtime import system
 from flambeau.runtime.context import Context
@@ -20,43 +20,52 @@ class Recipe(NamedTuple):
     """A group of calls without addresses and numbers: what its kernel depends on.
 
     Attributes:
-        calls: The launch of each call, and its sources as in `FusedStep`.
+        steps: The launch of each call and its sources as in `FusedStep`, and views of results.
         inputs: The operands of the group.
         stored: The calls whose results are stored.
         has_rows: As in `Fused`.
     """
 
-    calls: tuple[tuple[Launch, tuple[int, ...]], ...]
+    steps: tuple[tuple[Launch, tuple[int, ...]] | FusedView, ...]
     inputs: tuple[Any, ...]
     stored: tuple[int, ...]
     has_rows: bool
 
     def launch(self) -> Launch:
         """Return the launch of the group's kernel."""
-        steps = [FusedStep(launch, sources) for launch, sources in self.calls]
-        return fuse(steps, self.inputs, self.stored, self.outputs(), self.has_rows)
+        steps = [step if isinstance(step, FusedView) else FusedStep(*step) for step in self.steps]
+        outputs = [self._result(k) for k in self.stored]
+        return fuse(steps, self.inputs, self.stored, outputs, self.has_rows)
 
-    def outputs(self) -> list[Meta]:
-        return [self.calls[k][0].outputs[0] for k in self.stored]
+    def _result(self, k: int) -> Meta:
+        step = self.steps[k]
+        assert not isinstance(step, FusedView)
+        return step[0].outputs[0]
 
 
-class FusedCall(NamedTuple):
-    """The launch of a group's kernel.
+class FusedPart(NamedTuple):
+    """The launch of one kernel of a group.
 
     Attributes:
         launch: What launches it.
         stored: The calls whose results it stores, in the order of its outputs.
-        tensors: The inputs of the group that it reads from memory.
+        tensors: For each tensor that it reads from memory, the number of an input of the group, or -1 - k for the
+            result of call k, and the bytes from its address.
         numbers: The inputs that are passed by value.
         last: The last call that it computes, at whose line it is launched.
+        freed: The calls whose results are not needed after it.
     """
 
     launch: Launcher
     stored: tuple[int, ...]
-    tensors: tuple[int, ...]
+    tensors: tuple[tuple[int, int], ...]
     numbers: tuple[int, ...]
     last: int
+    freed: tuple[int, ...]
 
+
+FusedCall = tuple[FusedPart, ...]
+"""The kernels of a group, in their order."""
 
 _plans: dict[tuple[Context, Recipe], Launcher | None] = {}  # None: the group is launched call by call
 _compiling: dict[tuple[Context, Recipe], Callable[[], bool]] = {}  # True until a kernel can be loaded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flambeau.core.callsite import Site, place
+from flambeau.core.callsite import place
 from flambeau.core.logs import is_logged, log
 from flambeau.driver.api import Launch
 
@@ -15,26 +15,21 @@ def is_on() -> bool:
     return is_logged("fusion")
 
 
-def write(
-    context: Any, recipe: Any, sites: Sequence[Site | None], why: str, alone: str, is_fused: bool
-) -> None:
-    """Write one line for a group that was issued.
+def write(context: Any, calls: Sequence[Any], why: str, alone: str, is_fused: bool) -> None:
+    """Write one line for a kernel of a group, or for a group that was launched call by call.
 
     Args:
         context: The device.
-        recipe: The calls.
-        sites: Where the program made them.
+        calls: The calls.
         why: What needed the group.
         alone: Why its calls were launched one by one; "" if nothing spoke for that.
         is_fused: True if it was one kernel.
     """
-    shape = list(recipe.outputs()[0].shape)
-    how = "one kernel" if is_fused else f"{len(recipe.calls)} kernels ({alone or 'no fused one is compiled'})"
-    names = [launch.kernel.name for launch, _ in recipe.calls]
-    calls = ", ".join(
-        [name if at is None else f"{name} ({place(at)})" for name, at in zip(names, sites, strict=True)]
-    )
-    log("fusion", f"{context.device} {shape}: {how} of {calls}; issued because: {why}")
+    shape = list(calls[-1].launch.outputs[0].shape)
+    how = "one kernel" if is_fused else f"{len(calls)} kernels ({alone or 'no fused one is compiled'})"
+    named = [(call.launch.kernel.name, call.site) for call in calls]
+    listed = ", ".join([name if at is None else f"{name} ({place(at)})" for name, at in named])
+    log("fusion", f"{context.device} {shape}: {how} of {listed}; issued because: {why}")
 
 
 def write_refusal(launch: Launch, error: Exception) -> None:

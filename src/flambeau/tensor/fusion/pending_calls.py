@@ -1,55 +1,40 @@
 """Calls of pointwise operators that are collected, and how a group of them is issued.
 
-# Note [Issuing a group]
-Problem: Of the calls in a group, only results that something refers to are needed, and all of the group's inputs must
-live until its kernel is enqueued. Eager code may have freed some of them before it allocated the last results.
-Rule: Calls that no live result depends on are dropped. The others become one kernel, unless eager code would have
-needed less memory: then they are launched one after the other, and memory is freed after its last use.
-Why: The memory that a program needs must not grow because it is compiled.
-Consequences: `_peak` computes a lower bound of what eager code had allocated. It holds because an allocation without a
-launch (`torch.empty`) settles: each input existed when the first call was made. If the program holds all inputs, both
-need the same memory, so a group that was fused before is launched without an analysis.
-
 # Note [Writes in a group]
 Problem: In-place operators overwrite memory that other calls of the group read.
 Rule: A later call that reads the same elements in the same layout reads the result of the write. A group accesses
 written memory in one layout only; another access issues the group first. The kernel stores the last write.
 Why: Each thread of the kernel then reads an element before it writes it, and no other thread accesses that element.
 Consequences: Writes into memory that exists are always needed. A result that is overwritten while it is pending keeps
-its memory, which all writes share, and only its last value is stored.
+its memory, which all writes share, and only its last value is stored. A group that writes into memory that exists has
+one kernel, so it has no views of results and no calls of another shape.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from sys import getrefcount
 from typing import Any, NamedTuple
 
 from flambeau.core.callsite import Site
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Fold, Launch, Launcher
+from flambeau.driver.api import Fold, Launch
+from flambeau.driver.fused_boxes import is_join
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.runtime.streams.stream import Stream
 from flambeau.tensor.fusion import fused_plans, fusion_log
-from flambeau.tensor.fusion.fused_plans import FusedCall, Recipe
+from flambeau.tensor.fusion.fused_plans import FusedPart
+from flambeau.tensor.fusion.group_operands import VIEWS, GroupInput, PendingView
 from flambeau.tensor.fusion.issue_site import run_at
+from flambeau.tensor.fusion.needed_calls import NeededCalls
 from flambeau.tensor.storage import DeferredStorage, Storage, defer_storage, is_pending
 from flambeau.tensor.tensor import Tensor, make_deferred
 
 _MOST_CALLS, _MOST_INPUTS = 32, 16  # of a group, which bounds the parameters and registers of a kernel
 _MOST_REDUCTIONS = 4  # of a group, which bounds the shared memory of a kernel
-_UNIT = 512  # bytes to which the allocator rounds
 _HELD = 3  # references to a storage in `dead_storages` that are not the program's
-
-
-class GroupInput(NamedTuple):
-    """An operand that exists: a tensor's memory as a call reads it, or a number that is passed by value."""
-
-    operand: Any  # Meta, or the dtype of the number
-    storage: Storage | None
-    value: Any  # address or number
 
 
 def _no_storage() -> None:
@@ -90,7 +75,8 @@ class PendingCall:
         launch: The launch of the operator alone.
         plan: The plan of the call, which launches it alone.
         position: Its place in the group.
-        sources: For each input, the number of an input of the group, or -1 - k for the result of call k.
+        sources: For each input, the number of an input of the group, -1 - k for the result of call k, or VIEWS + k for
+            view k.
         target: The memory that receives the result: the number of an input, or -1 - k for the memory of call k.
         storage: A weak reference to the storage whose contents the result is; not one that exists already.
         site: Where the program made the call; None if nothing asks for it.
@@ -122,26 +108,31 @@ class PendingCall:
 
 
 class PendingGroup:
-    """Calls on one stream and of one shape, in the order of the program. Each reads inputs and earlier results.
+    """Calls on one stream, in the order of the program. Each reads inputs, earlier results, and views of these.
 
-    Reductions of rows, the elements along the last dim, belong to the group as well, and calls of the shape of their
-    results.
+    A call of a shape that is new to the group reads what the group reads or computes. Each shape is a kernel, but
+    reductions of rows, the elements along the last dim, and calls of the shape of their results are in the kernel of
+    the elements.
 
     Attributes:
-        context, stream, shape: What all calls have in common.
+        context, stream: What all calls have in common.
+        shapes: The shapes of the results, and of the elements that are reduced.
         rows: The rows that are reduced; None if there is no reduction.
         is_logged: True if the log of groups is on.
         asks_sites: True if somebody asks where the program made the calls.
-        calls, inputs: The calls, and the operands that exist already. Empty once the group is issued.
+        calls, inputs, views: The calls, the operands that exist already, and the views of results. Empty once the
+            group is issued.
         writers: The number of an input that is overwritten -> the position of the last call that does it.
         failure: The error of the attempt to issue it.
     """
 
     def __init__(self, context: Any, stream: Stream, shape: tuple[int, ...]) -> None:
-        self.context, self.stream, self.shape = context, stream, shape
+        self.context, self.stream = context, stream
+        self.shapes = {shape}
         self.rows: GroupRows | None = None
         self.calls: list[PendingCall] = []
         self.inputs: list[GroupInput] = []
+        self.views: list[PendingView] = []
         self.writers: dict[int, int] = {}
         self.failure: BaseException | None = None
         self.is_logged = fusion_log.is_on()
@@ -153,19 +144,17 @@ class PendingGroup:
         """Return "" if the next call on this stream belongs to this group, else why it does not."""
         if len(self.calls) >= _MOST_CALLS or len(self.inputs) >= _MOST_INPUTS:
             return "the group is full"
-        if is_reduction(launch):
-            return self._accepts_reduction(launch, args[0])
-        shape = launch.outputs[0].shape
-        if shape == self.shape:
-            aligned = self.rows is None or len(self.rows.shape) == len(shape) or not self._reads_rows(args)
-            return "" if aligned else "the results of rows are broadcast along other dims"
-        if self.rows is None or shape != self.rows.shape:
+        reduces = is_reduction(launch)
+        shape = rows_of(launch).of if reduces else launch.outputs[0].shape
+        if shape not in self.shapes and (self.writers or not self._is_related(args)):
             return "the next call has another shape"
-        return ""
+        if self.writers and (is_join(launch) or self._reads_views(launch, args)):
+            return "the next call reads a view of a result after a write"
+        return self._accepts_reduction(launch, args[0]) if reduces else ""
 
     def _accepts_reduction(self, launch: Launch, arg: Tensor) -> str:
         rows = rows_of(launch)
-        if launch.inputs[0] is not arg.meta or rows.of != self.shape:
+        if launch.inputs[0] is not arg.meta:
             return "the next call has another shape"
         if self.rows not in (None, rows):
             return "the next call reduces other rows"
@@ -176,16 +165,48 @@ class PendingGroup:
         place = self._places.get((arg.ptr, arg.meta))
         return "the next call reduces what the group writes" if place in self.writers else ""
 
-    def _reads_rows(self, args: Sequence[Any]) -> bool:
-        """Return True if an argument is the result of a reduction in this group, or computed from it."""
+    def _is_related(self, args: Sequence[Any]) -> bool:
+        """Return True if an argument is computed by this group, or in memory that it reads."""
+        memories = [a.memory for a in args if isinstance(a, Tensor)]
+        return any(self._computes(memory) or id(memory) in self._storages for memory in memories)
+
+    def _reads_views(self, launch: Launch, args: Sequence[Any]) -> bool:
+        """Return True if an argument is a view of a result of this group."""
         return any(
-            isinstance(a, Tensor) and self._computes(a.memory) and a.meta.shape != self.shape for a in args
+            isinstance(x, Meta) and self._computes(a.memory) and not self._is_whole(a, x)
+            for x, a in zip(launch.inputs, args, strict=True)
         )
+
+    def _is_whole(self, t: Tensor, operand: Meta) -> bool:
+        """Return True if a call reads each element of a result at its own place, or the result of a row for each of
+        its elements.
+        """
+        out, rows = t.memory.call.launch.outputs[0], self.rows  # type: ignore[attr-defined]
+        if t.meta is not out or t.offset:
+            return False
+        if operand.shape == out.shape:
+            return True
+        return rows is not None and (operand.shape, out.shape) == rows[:2] and len(rows.of) == len(rows.shape)
+
+    def is_mixed(self) -> bool:
+        """Return True if the group may need several kernels."""
+        domains = {self.domain(shape) for shape in self.shapes}
+        return bool(self.views) or len(domains) > 1 or any(is_join(call.launch) for call in self.calls)
+
+    def domain(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the elements in the kernel that computes a result."""
+        rows = self.rows
+        return shape if rows is None or shape != rows.shape else rows.of
 
     def conflicts(self, launch: Launch, args: Sequence[Any], target: Tensor | None) -> str:
         """Return "" unless a call would break the rule of Note [Writes in a group], else why it does."""
         if target is None and not self.writers:
             return ""
+        if target is not None and self._computes(target.memory):
+            if not self._is_whole(target, target.meta):
+                return "the next call writes into a view of a result"
+        elif target is not None and self.is_mixed():
+            return "the next call writes into memory"
         reads = {
             (a.ptr, x)
             for x, a in zip(launch.inputs, args, strict=True)
@@ -255,8 +276,10 @@ class PendingGroup:
             sources = tuple(map(self._source, launch.inputs, args))
         call = PendingCall(self, launch, plan, sources, site)
         self.calls.append(call)
+        self.shapes.add(launch.outputs[0].shape)
         if self.rows is None and is_reduction(launch):
             self.rows = rows_of(launch)
+            self.shapes.add(self.rows.of)
         self.stream.queue.busy = True
         return call
 
@@ -270,9 +293,18 @@ class PendingGroup:
         memory = arg.memory
         if self._computes(memory):
             position: int = memory.call.position
-            return -1 - position
+            return (
+                -1 - position if self._is_whole(arg, operand) else self._view(position, operand, arg.offset)
+            )
         place = self._place(arg.ptr, operand, memory)
         return -1 - self.writers[place] if place in self.writers else place
+
+    def _view(self, position: int, operand: Meta, offset: int) -> int:
+        """Return the source for a view of the result of a call."""
+        view = PendingView(-1 - position, operand, offset)
+        if view not in self.views:
+            self.views.append(view)
+        return VIEWS + self.views.index(view)
 
     def _place(self, ptr: int, operand: Meta, memory: Storage) -> int:
         """Return the number of a tensor that exists; add it to the inputs if it is new."""
@@ -294,7 +326,12 @@ class PendingGroup:
             self.failure = error
             raise
         finally:
-            self.calls, self.inputs, self._storages = [], [], {}  # no reference cycle delays freeing memory
+            self.calls, self.inputs, self.views, self._storages = (
+                [],
+                [],
+                [],
+                {},
+            )  # no reference cycle delays freeing memory
             self.writers = {}
 
     def _issue(self, live: dict[int, DeferredStorage], why: str) -> None:
@@ -304,9 +341,9 @@ class PendingGroup:
         key = self._key(live)
         fused = None if self.is_logged else fused_plans.recall(key)
         if fused is None or self.dead_storages():
-            self._issue_anew(_Needed(self, live), key, why)
+            self._issue_anew(NeededCalls(self, live), key, why)
         elif not self._launch_fused(fused, live):
-            self._launch_each(_Needed(self, live))
+            self._launch_each(NeededCalls(self, live))
         self.stream.queue.busy = True
 
     def _key(self, live: dict[int, DeferredStorage]) -> tuple[Any, ...]:
@@ -315,42 +352,47 @@ class PendingGroup:
         The plans determine the launches, and with the sources the operands and which of them are equal.
         """
         plans, uses = [c.plan for c in self.calls], [(c.sources, c.target) for c in self.calls]
-        return self.context, tuple(plans), tuple(uses), tuple(live)
+        return self.context, tuple(plans), tuple(uses), tuple(self.views), tuple(live)
 
-    def _issue_anew(self, needed: _Needed, key: tuple[Any, ...], why: str) -> None:
+    def _issue_anew(self, needed: NeededCalls, key: tuple[Any, ...], why: str) -> None:
         """Analyze a group and launch it. What is fused is remembered."""
-        alone = "" if len(needed.order) > 1 else "one call alone"
-        if not alone and needed.fused_nbytes() > needed.peak():
-            alone = "separate kernels need less memory"
-        launcher = None if alone else fused_plans.find(self.context, needed.recipe())
+        parts, alone = needed.parts()
+        launchers = [part.launcher(self.context) for part in parts]
         is_fused = False
-        if launcher is not None:
-            fused = needed.fused_call(launcher)
+        if parts and None not in launchers:
+            fused = tuple([part.prepare(run) for part, run in zip(parts, launchers, strict=True) if run])
             fused_plans.remember(key, fused)
             is_fused = self._launch_fused(fused, needed.live)
             alone = "" if is_fused else "there is not enough memory for all results"
         if not is_fused:
             self._launch_each(needed)
         if self.is_logged and needed.order:
-            fusion_log.write(self.context, needed.recipe(), needed.sites(), why, alone, is_fused)
+            for order in [part.order for part in parts] if is_fused else [needed.order]:
+                fusion_log.write(self.context, [self.calls[k] for k in order], why, alone, is_fused)
 
-    def _launch_fused(self, fused: FusedCall, live: dict[int, DeferredStorage]) -> bool:
-        """Launch one kernel. Return False, with nothing launched, if there is not enough memory for its results."""
+    def _launch_fused(self, parts: Sequence[FusedPart], live: dict[int, DeferredStorage]) -> bool:
+        """Launch the kernels of a group. Return False if there is not enough memory for all results; nothing is written
+        then, because a group that writes has one kernel.
+        """
         context, stream, calls, inputs = self.context, self.stream, self.calls, self.inputs
         blocks: dict[int, Any] = {}
-        ptrs: list[int] = []
         try:
-            for k in fused.stored:
-                target = calls[k].target
-                if target < 0:
-                    plan = calls[-1 - target].plan
-                    block = blocks[k] = plan.allocate(plan.nbytes, stream)
-                    ptrs.append(block.ptr)
-                else:
-                    ptrs.append(inputs[target].value)
-            ptrs += [inputs[k].value for k in fused.tensors]
-            scalars = [inputs[k].value for k in fused.numbers]
-            run_at(calls[fused.last].site, fused.launch, ptrs, scalars, stream.handle)
+            for part in parts:
+                ptrs: list[int] = []
+                for k in part.stored:
+                    target = calls[k].target
+                    if target < 0:
+                        plan = calls[-1 - target].plan
+                        block = blocks[k] = plan.allocate(plan.nbytes, stream)
+                        ptrs.append(block.ptr)
+                    else:
+                        ptrs.append(inputs[target].value)
+                for k, offset in part.tensors:
+                    ptrs.append(inputs[k].value if k >= 0 else blocks[-1 - k].ptr + offset)
+                scalars = [inputs[k].value for k in part.numbers]
+                run_at(calls[part.last].site, part.launch, ptrs, scalars, stream.handle)
+                for k in part.freed:
+                    context.allocator.free(blocks.pop(k))
         except BaseException as error:
             for block in blocks.values():
                 context.allocator.free(block)
@@ -361,7 +403,7 @@ class PendingGroup:
             memory.receive(blocks[k])
         return True
 
-    def _launch_each(self, needed: _Needed) -> None:
+    def _launch_each(self, needed: NeededCalls) -> None:
         """Launch the calls one after the other. Memory is freed after its last use.
 
         If there is not enough memory for a result, the calls that do not depend on it are launched as well, and then
@@ -375,7 +417,7 @@ class PendingGroup:
             for k in needed.order:
                 call = self.calls[k]
                 try:
-                    if lost.isdisjoint(call.sources):
+                    if lost.isdisjoint(map(self.base, call.sources)):
                         self._launch_one(call, blocks)
                         if k in needed.live:
                             needed.live[k].receive(blocks[call.target])
@@ -399,15 +441,26 @@ class PendingGroup:
             plan = self.calls[-1 - call.target].plan
             blocks[call.target] = plan.allocate(plan.nbytes, self.stream)
         operands = list(zip(call.launch.inputs, call.sources, strict=True))
-        places = [call.target, *[self.memory_of(s) for x, s in operands if isinstance(x, Meta)]]
-        ptrs = [self.inputs[m].value if m >= 0 else blocks[m].ptr for m in places]
+        sources = [call.target, *[s for x, s in operands if isinstance(x, Meta)]]
+        ptrs = [self._address(s, blocks) for s in sources]
         scalars = [self.inputs[s].value for x, s in operands if not isinstance(x, Meta)]
         run_at(call.site, call.plan.launch, ptrs, scalars, self.stream.handle)
+
+    def _address(self, source: int, blocks: dict[int, Any]) -> int:
+        """Return the address of a value when calls are launched one by one."""
+        memory = self.memory_of(source)
+        address: int = self.inputs[memory].value if memory >= 0 else blocks[memory].ptr
+        return address if source < VIEWS else address + self.views[source - VIEWS].offset
+
+    def base(self, source: int) -> int:
+        """Return the source that a view is of; other sources as they are."""
+        return source if source < VIEWS else self.views[source - VIEWS].source
 
     def memory_of(self, source: int) -> int:
         """Return the memory of a value when calls are launched one by one: the number of an input, or -1 - k for the
         memory that was allocated for the result of call k.
         """
+        source = self.base(source)
         return source if source >= 0 else self.calls[-1 - source].target
 
     def accesses(self, k: int) -> list[int]:
@@ -416,7 +469,7 @@ class PendingGroup:
         return list(dict.fromkeys([*map(self.memory_of, call.sources), call.target]))
 
     def _free_after(
-        self, needed: _Needed, k: int, blocks: dict[int, Any], live: dict[int, DeferredStorage]
+        self, needed: NeededCalls, k: int, blocks: dict[int, Any], live: dict[int, DeferredStorage]
     ) -> None:
         """Free what call `k` is the last to use."""
         for memory in needed.last_accesses(k):
@@ -433,94 +486,8 @@ class PendingGroup:
         held = {id(s): sum([x.storage is s for x in self.inputs]) for s in self._storages.values()}
         return [s for s in self._storages.values() if getrefcount(s) <= _HELD + held[id(s)]]
 
-    def nbytes_of_inputs(self) -> int:
-        return sum([_round_up(s.nbytes) for s in self._storages.values()])
-
-
-class _Needed:
-    """The calls of a group that live results and written memory depend on.
-
-    Attributes:
-        live: Position of a call -> the storage of its result, which something refers to.
-        order: Positions of the calls that are needed.
-        inputs: Positions of the inputs that they read.
-        stored: Positions of the calls whose results are stored.
-    """
-
-    def __init__(self, group: PendingGroup, live: dict[int, DeferredStorage]) -> None:
-        self.group, self.live = group, live
-        self.stored = sorted({*live, *group.writers.values()})
-        used = set(self.stored)
-        for k in range(len(group.calls) - 1, -1, -1):
-            if k in used:
-                used.update([-1 - s for s in group.calls[k].sources if s < 0])
-        self.order = sorted(used)
-        sources = [s for k in self.order for s in group.calls[k].sources]
-        self.inputs = sorted({s for s in sources if s >= 0})
-        self._last_read = {s: k for k in self.order for s in group.calls[k].sources}
-        self._last_access = {memory: k for k in self.order for memory in group.accesses(k)}
-
-    def last_accesses(self, k: int) -> list[int]:
-        """Return the memory that call `k` is the last to access."""
-        return [memory for memory in self.group.accesses(k) if self._last_access[memory] == k]
-
-    def sites(self) -> list[Site | None]:
-        return [self.group.calls[k].site for k in self.order]
-
-    def recipe(self) -> Recipe:
-        """Return what the kernel of these calls depends on."""
-        calls, inputs = self.group.calls, self.group.inputs
-        place = {k: n for n, k in enumerate(self.inputs)}
-        number = {-1 - k: -1 - n for n, k in enumerate(self.order)}
-        steps = [
-            (calls[k].launch, tuple([place[s] if s >= 0 else number[s] for s in calls[k].sources]))
-            for k in self.order
-        ]
-        stored = tuple([self.order.index(k) for k in self.stored])
-        return Recipe(tuple(steps), tuple([inputs[k].operand for k in self.inputs]), stored, self._has_rows())
-
-    def _has_rows(self) -> bool:
-        """Return True if the needed calls are more than pointwise calls of one shape."""
-        launches = [self.group.calls[k].launch for k in self.order]
-        shapes = {launch.outputs[0].shape for launch in launches}
-        return len(shapes) > 1 or any(is_reduction(launch) for launch in launches)
-
-    def fused_call(self, launcher: Launcher) -> FusedCall:
-        """Return how `launcher` is called with the operands of a group of this form."""
-        inputs = self.group.inputs
-        tensors = tuple([k for k in self.inputs if inputs[k].storage is not None])
-        numbers = tuple([k for k in self.inputs if inputs[k].storage is None])
-        return FusedCall(launcher, tuple(self.stored), tensors, numbers, self.order[-1])
-
-    def fused_nbytes(self) -> int:
-        """Return the bytes of the inputs and of the new results, which a fused kernel needs together."""
-        return self.group.nbytes_of_inputs() + self._nbytes(self.live)
-
-    def _nbytes(self, calls: Iterable[int]) -> int:
-        """Return the bytes of the memory that these calls write, without that of the inputs."""
-        targets = {self.group.calls[k].target for k in calls}
-        return sum([_round_up(self.group.calls[-1 - t].plan.nbytes) for t in targets if t < 0])
-
-    def peak(self) -> int:
-        """Return the bytes that eager code had allocated at least at one of the calls. See Note [Issuing a group]."""
-        group = self.group
-        dead = {id(s): s for s in group.dead_storages()}
-        total = group.nbytes_of_inputs()
-        if not dead:
-            return total + self._nbytes(self.live)
-        last_of_storage = dict.fromkeys(dead, -1)
-        for k in range(len(group.calls)):
-            for memory in group.accesses(k):
-                if memory >= 0 and id(group.inputs[memory].storage) in dead:
-                    last_of_storage[id(group.inputs[memory].storage)] = k
-        return max(self._eager_nbytes(total, dead, last_of_storage))
-
-    def _eager_nbytes(self, total: int, dead: dict[int, Storage], last: dict[int, int]) -> Iterator[int]:
-        """Yield the bytes that eager code had allocated at least, at each call."""
-        for k in range(len(self.group.calls)):
-            freed = sum([_round_up(s.nbytes) for key, s in dead.items() if last[key] < k])
-            used_later = [j for j in self.order if self._last_read.get(-1 - j, j) >= k or j in self.live]
-            yield total - freed + self._nbytes([j for j in used_later if j <= k])
+    def sizes_of_inputs(self) -> list[int]:
+        return [s.nbytes for s in self._storages.values()]
 
 
 def _overlaps(operands: Iterable[tuple[int, Meta]], with_: tuple[int, Meta]) -> bool:
@@ -528,7 +495,3 @@ def _overlaps(operands: Iterable[tuple[int, Meta]], with_: tuple[int, Meta]) -> 
     start, meta = with_
     end = start + meta.span
     return any(ptr < end and start < ptr + x.span and (ptr, x) != with_ for ptr, x in operands)
-
-
-def _round_up(nbytes: int) -> int:
-    return -(-nbytes // _UNIT) * _UNIT

@@ -40,10 +40,14 @@ def _contexts() -> list[Context]:
 
 
 def install() -> None:
-    """Let the drivers of all open contexts settle."""
-    for context in _contexts():
-        if not isinstance(context.driver, SettlingDriver):
-            context.driver = SettlingDriver(context.driver)
+    """Let the drivers of all open contexts settle. Those of one machine stay the same object."""
+    contexts = _contexts()
+    bare = [context for context in contexts if not isinstance(context.driver, SettlingDriver)]
+    if bare:
+        settling = {id(c.driver.inner): c.driver for c in contexts if isinstance(c.driver, SettlingDriver)}
+        for context in bare:
+            inner = context.driver
+            context.driver = settling.setdefault(id(inner), SettlingDriver(inner))
 
 
 def remove() -> None:

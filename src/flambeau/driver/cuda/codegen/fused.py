@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flambeau.core.errors import NotSupportedError
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Expression, Fused, FusedStep, Launch
 from flambeau.driver.cuda.codegen.element_loops import THREADS, flat_loop, index_in_vectors, strided_loop
 from flambeau.driver.cuda.codegen.kernel_layout import is_wide, merge_dims, pack_walk
+from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass
 from flambeau.driver.cuda.codegen.pointwise import element_function, is_light, kind_of, vector_length
 from flambeau.driver.cuda.device.program import (
     Arguments,
@@ -22,16 +24,38 @@ from flambeau.driver.cuda.device.program import (
     packed_constant,
     wire_type,
 )
+from flambeau.driver.fused_boxes import NotInlined, boxes, has_views
 
 
-def program(launch: Launch, form: Fused) -> KernelProgram:
-    """Return the kernel of a fused launch. Sizes and strides are parameters."""
+def program(launch: Launch, form: Fused) -> KernelProgram | KernelPlan:
+    """Return the kernel of a fused launch of pointwise steps, or one for each size of its boxes.
+
+    Raises:
+        NotSupportedError: If a view needs a result that must be stored.
+    """
+    if not has_views(form):
+        return _kernel(launch, form)
+    try:
+        parts = boxes(launch, form)
+    except NotInlined as error:
+        raise NotSupportedError(str(error)) from error
+    passes = []
+    for part, places in parts:
+        inner = part.kernel.cuda
+        assert isinstance(inner, Fused)
+        passes.append(Pass(_kernel(part, inner), places, scalars=True))
+    return KernelPlan(tuple(passes))
+
+
+def _kernel(launch: Launch, form: Fused) -> KernelProgram:
+    """Return the kernel of a fused launch without views. Sizes and strides are parameters."""
     tensors = [x for x in launch.inputs if isinstance(x, Meta)]
     out = launch.outputs[0]
     dims = merge_dims(out.shape, [meta.strides for meta in (*launch.outputs, *tensors)])
-    constants = [_expression(step).constants(step.launch) for step in form.steps]
+    steps = _steps(form)
+    constants = [_expression(step).constants(step.launch) for step in steps]
     tail = [packed_constant(value) for numbers in constants for value in numbers]
-    element = _element(launch, form, constants)
+    element = _element(launch, steps, form.stored, constants)
     unroll = _unroll(launch)
     strides = [dims[0][1][k] if dims else 0 for k in range(len(launch.operands))]
     outputs = len(launch.outputs)
@@ -46,6 +70,10 @@ def program(launch: Launch, form: Fused) -> KernelProgram:
         tail.append(pack_walk(dims, wide))
     tail.append(pack("<q", out.numel))
     return KernelProgram(element + text, (-(-out.numel // per_block), 1, 1), THREADS, tuple(tail))
+
+
+def _steps(form: Fused) -> list[FusedStep]:
+    return [step for step in form.steps if isinstance(step, FusedStep)]
 
 
 def _expression(step: FusedStep) -> Expression:
@@ -65,20 +93,22 @@ def _unroll(launch: Launch) -> int:
 # -- the function of one element ----------------------------------------------------------------------------
 
 
-def _element(launch: Launch, form: Fused, constants: Sequence[Sequence[float]]) -> str:
+def _element(
+    launch: Launch, steps: Sequence[FusedStep], stored: Sequence[int], constants: Sequence[Sequence[float]]
+) -> str:
     """Return the C++ function `compute_all(i, x0, x1, ..., k0_0, ..., r0, ...)`, which sets r0, r1, ..."""
-    headers = dict.fromkeys([header_text(_expression(step).header) for step in form.steps])
+    headers = dict.fromkeys([header_text(_expression(step).header) for step in steps])
     each, lines = "", ""
-    for number, (step, numbers) in enumerate(zip(form.steps, constants, strict=True)):
+    for number, (step, numbers) in enumerate(zip(steps, constants, strict=True)):
         each += step_function(number, step, _expression(step), numbers, launch)
         taken = [f"x{k}" if k >= 0 else f"t{-1 - k}" for k in step.sources]
         taken += [f"k{number}_{k}" for k in range(len(numbers))]
         lines += f"  const n{number}::Out t{number} = n{number}::compute({', '.join(['i', *taken])});\n"
-    lines += "".join([f"  r{k} = t{step};\n" for k, step in enumerate(form.stored)])
+    lines += "".join([f"  r{k} = t{step};\n" for k, step in enumerate(stored)])
     declared = ["i64 i", *[f"{kind_of(x)} x{at}" for at, x in enumerate(launch.inputs)]]
     declared += [f"{kind} {name}" for kind, name in named_constants(constants)]
-    declared += [f"n{step}::Out& r{k}" for k, step in enumerate(form.stored)]
-    types = "".join([f"typedef n{step}::Out Out{k};\n" for k, step in enumerate(form.stored)])
+    declared += [f"n{step}::Out& r{k}" for k, step in enumerate(stored)]
+    types = "".join([f"typedef n{step}::Out Out{k};\n" for k, step in enumerate(stored)])
     return (
         "".join(headers) + each + types
         + f"__device__ __forceinline__ void compute_all({', '.join(declared)}) {{\n{lines}}}\n"

@@ -48,7 +48,8 @@ class _RowKernel:
 
     def __init__(self, launch: Launch, form: Fused) -> None:
         self.launch, self.form = launch, form
-        metas = [x for step in form.steps for x in step.launch.operands]
+        self.steps = [step for step in form.steps if isinstance(step, FusedStep)]
+        metas = [x for step in self.steps for x in step.launch.operands]
         self.shape = max([x.shape for x in metas], key=lambda shape: (len(shape), prod(shape)))
         strides = [self._strides(x) for x in launch.operands]
         self.around = walk_dims(self.shape[:-1], [s[:-1] for s in strides], ordered=False)
@@ -56,7 +57,7 @@ class _RowKernel:
         self.count, self.length = prod(self.shape[:-1]), self.shape[-1]
         self.constants = [
             x.constants(s.launch) if isinstance(x := s.launch.kernel.cuda, Expression) else ()
-            for s in form.steps
+            for s in self.steps
         ]
         self.depth = self._depth()
         self.at_operand = {k: n for n, k in enumerate(self._tensors(), len(launch.outputs))}
@@ -73,7 +74,7 @@ class _RowKernel:
     def _depth(self) -> int:
         """Return the number of threads of a row, which the reductions must agree on."""
         vectors = {
-            self._fold_vector(step) for step in self.form.steps if isinstance(step.launch.kernel.cuda, Fold)
+            self._fold_vector(step) for step in self.steps if isinstance(step.launch.kernel.cuda, Fold)
         }
         depths = {row_threads(self.count, self.length, True, v) for v in vectors or {self._vector()}}
         if len(depths) > 1:
@@ -97,7 +98,7 @@ class _RowKernel:
 
     # -- source -------------------------------------------------------------------------------------------
     def program(self) -> KernelProgram:
-        launch, form = self.launch, self.form
+        launch = self.launch
         along: Dims = [(self.length, self.along)]
         wide = is_wide(self.around, along)
         walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
@@ -108,7 +109,7 @@ class _RowKernel:
         arguments.add("i64", "count")
         arguments.add("i64", "n")
         width = THREADS // self.depth
-        phases = [self._step(number, step) for number, step in enumerate(form.steps)]
+        phases = [self._step(number, step) for number, step in enumerate(self.steps)]
         text = f"""{self._functions()}
 extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(arguments.declared)}) {{
   constexpr int W = {width}, D = {self.depth};
@@ -125,9 +126,9 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(arguments
     def _functions(self) -> str:
         """Return the types of the operands, and the namespaces of the steps."""
         text = file("fused_rows.cuh")
-        headers = [x.header for s in self.form.steps if isinstance(x := s.launch.kernel.cuda, Expression)]
+        headers = [x.header for s in self.steps if isinstance(x := s.launch.kernel.cuda, Expression)]
         text += "".join(dict.fromkeys([header_text(header) for header in headers]))
-        for number, (step, constants) in enumerate(zip(self.form.steps, self.constants, strict=True)):
+        for number, (step, constants) in enumerate(zip(self.steps, self.constants, strict=True)):
             form = step.launch.kernel.cuda
             if isinstance(form, Expression):
                 text += step_function(number, step, form, constants, self.launch)
@@ -182,11 +183,11 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(arguments
                     inputs.add(source)
             elif -1 - source not in steps and self._is_of_elements(-1 - source):
                 steps.add(-1 - source)
-                open_ += self.form.steps[-1 - source].sources
+                open_ += self.steps[-1 - source].sources
         return sorted(steps), sorted(inputs)
 
     def _is_of_elements(self, number: int) -> bool:
-        launch = self.form.steps[number].launch
+        launch = self.steps[number].launch
         return launch.outputs[0].shape == self.shape and not isinstance(launch.kernel.cuda, Fold)
 
     def _lambdas(self, results: Sequence[int]) -> tuple[str, str]:
@@ -209,7 +210,7 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(arguments
       return e;
     }};
 """
-        compute = " ".join([self._call(k, self.form.steps[k], "i", "j") for k in steps])
+        compute = " ".join([self._call(k, self.steps[k], "i", "j") for k in steps])
         return load, compute
 
     def _fold_phase(self, number: int, step: FusedStep) -> str:
