@@ -374,34 +374,40 @@ class PendingGroup:
         """Launch the kernels of a group. Return False if there is not enough memory for all results; nothing is written
         then, because a group that writes has one kernel.
         """
-        context, stream, calls, inputs = self.context, self.stream, self.calls, self.inputs
         blocks: dict[int, Any] = {}
         try:
             for part in parts:
-                ptrs: list[int] = []
-                for k in part.stored:
-                    target = calls[k].target
-                    if target < 0:
-                        plan = calls[-1 - target].plan
-                        block = blocks[k] = plan.allocate(plan.nbytes, stream)
-                        ptrs.append(block.ptr)
-                    else:
-                        ptrs.append(inputs[target].value)
-                for k, offset in part.tensors:
-                    ptrs.append(inputs[k].value if k >= 0 else blocks[-1 - k].ptr + offset)
-                scalars = [inputs[k].value for k in part.numbers]
-                run_at(calls[part.last].site, part.launch, ptrs, scalars, stream.handle)
-                for k in part.freed:
-                    context.allocator.free(blocks.pop(k))
-        except BaseException as error:
-            for block in blocks.values():
-                context.allocator.free(block)
-            if isinstance(error, OutOfMemoryError):
-                return False
+                self._launch_part(part, blocks)
+        except OutOfMemoryError:
+            self._free(blocks)
+            return False
+        except BaseException:
+            self._free(blocks)
             raise
         for k, memory in live.items():
             memory.receive(blocks[k])
         return True
+
+    def _launch_part(self, part: FusedPart, blocks: dict[int, Any]) -> None:
+        """Launch a kernel. `blocks` has the results of earlier kernels, and receives those of this one."""
+        stream, calls, inputs = self.stream, self.calls, self.inputs
+        ptrs: list[int] = []
+        for k in part.stored:
+            target = calls[k].target
+            if target < 0:
+                plan = calls[-1 - target].plan
+                block = blocks[k] = plan.allocate(plan.nbytes, stream)
+                ptrs.append(block.ptr)
+            else:
+                ptrs.append(inputs[target].value)
+        ptrs += [inputs[k].value if k >= 0 else blocks[-1 - k].ptr + offset for k, offset in part.tensors]
+        scalars = [inputs[k].value for k in part.numbers]
+        run_at(calls[part.last].site, part.launch, ptrs, scalars, stream.handle)
+        self._free({k: blocks.pop(k) for k in part.freed})
+
+    def _free(self, blocks: dict[int, Any]) -> None:
+        for block in blocks.values():
+            self.context.allocator.free(block)
 
     def _launch_each(self, needed: NeededCalls) -> None:
         """Launch the calls one after the other. Memory is freed after its last use.

@@ -105,3 +105,62 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(declared)
   }}
 }}
 """
+
+
+def strided_vector_loop(
+    declared: Sequence[str],
+    outputs: Sequence[tuple[str, str, str]],
+    inputs: Sequence[tuple[Named, bool]],
+    index: str,
+    vector: int,
+    unroll: int,
+    compute: str,
+) -> str:
+    """Return the kernel of operands with any strides, whose innermost dim is contiguous in the outputs.
+
+    Args:
+        declared: The kernel's parameters, with `walk` over the vectors of outputs and inputs, and `n` vectors.
+        outputs: As of `flat_loop`.
+        inputs: The type and number of each input `k`, and whether it has one element for the innermost dim: then its
+            element is `v{k}[u]`, else its vectors are `w{k}[u][j]`.
+        index: The type of indices.
+        vector: Number of elements of a vector.
+        unroll: Number of vectors that a thread loads before it computes.
+        compute: The statement for the elements `j` of the vectors `u`.
+    """
+    arrays, loads = "", ""
+    for k, ((kind, at), single) in enumerate(inputs, len(outputs)):
+        if single:
+            arrays += f"  {kind} v{at}[{unroll}];\n"
+            loads += f"      v{at}[u] = p{at}[o[u][{k}]];\n"
+        else:
+            arrays += f"  Vector<{kind}, {vector}> w{at}[{unroll}];\n"
+            loads += f"      w{at}[u] = taken<{vector}>(p{at} + o[u][{k}]);\n"
+    results = "".join([f"      Vector<{kind}, {vector}> {name};\n" for kind, _, name in outputs])
+    stores = "".join(
+        [f"      put<{vector}>({out} + o[u][{k}], {name});\n" for k, (_, out, name) in enumerate(outputs)]
+    )
+    return f"""
+extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(declared)}) {{
+  const i64 start = blockIdx.x * (i64){THREADS * unroll} + threadIdx.x;
+  {index} o[{unroll}][{len(outputs) + len(inputs)}];
+{arrays}#pragma unroll
+  for (int u = 0; u < {unroll}; ++u) {{
+    const i64 at = start + u * {THREADS};
+    if (at < n) {{
+      walk.locate(({index})at, o[u]);
+{loads}    }}
+  }}
+#pragma unroll
+  for (int u = 0; u < {unroll}; ++u) {{
+    const i64 at = start + u * {THREADS};
+    if (at < n) {{
+{results}#pragma unroll
+      for (int j = 0; j < {vector}; ++j) {{
+        const i64 i = at * {vector} + j;
+        {compute}
+      }}
+{stores}    }}
+  }}
+}}
+"""

@@ -12,8 +12,15 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Expression, Fused, FusedStep, Launch
-from flambeau.driver.cuda.codegen.element_loops import THREADS, flat_loop, index_in_vectors, strided_loop
-from flambeau.driver.cuda.codegen.kernel_layout import is_wide, merge_dims, pack_walk
+from flambeau.driver.cuda.codegen.element_loops import (
+    THREADS,
+    flat_loop,
+    index_in_vectors,
+    strided_loop,
+    strided_vector_loop,
+)
+from flambeau.driver.cuda.codegen.elements import file
+from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, merge_dims, pack_walk
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass
 from flambeau.driver.cuda.codegen.pointwise import element_function, is_light, kind_of, vector_length
 from flambeau.driver.cuda.device.program import (
@@ -59,16 +66,21 @@ def _kernel(launch: Launch, form: Fused) -> KernelProgram:
     unroll = _unroll(launch)
     strides = [dims[0][1][k] if dims else 0 for k in range(len(launch.operands))]
     outputs = len(launch.outputs)
-    if len(dims) <= 1 and all(s in (0, 1) for s in strides) and (not dims or all(strides[:outputs])):
+    is_flat = len(dims) <= 1 and all(s in (0, 1) for s in strides) and (not dims or all(strides[:outputs]))
+    if is_flat:
         vector = vector_length(launch)
         text = _flat(launch, constants, [s == 0 for s in strides[outputs:]], vector, unroll)
         per_block = THREADS * vector * unroll
     else:
+        vector = _strided_vector(launch, dims)
+        if vector > 1:
+            (size, inner), *outer = dims[::-1]
+            dims = [*outer[::-1], (size // vector, tuple([s * vector for s in inner]))]
         wide = is_wide(dims)
-        text = _any_strides(launch, constants, len(dims), wide, unroll)
-        per_block = THREADS * unroll
+        text = _any_strides(launch, constants, dims, wide, unroll, vector)
+        per_block = THREADS * unroll * vector
         tail.append(pack_walk(dims, wide))
-    tail.append(pack("<q", out.numel))
+    tail.append(pack("<q", out.numel // (1 if is_flat else vector)))
     return KernelProgram(element + text, (-(-out.numel // per_block), 1, 1), THREADS, tuple(tail))
 
 
@@ -190,18 +202,36 @@ def _flat(
     return flat_loop(arguments.declared, outputs, dense, single, vector, unroll, compute)
 
 
+def _strided_vector(launch: Launch, dims: Dims) -> int:
+    """Return how many elements along the innermost dim one access moves."""
+    vector, (size, inner), outputs = vector_length(launch), dims[-1], len(launch.outputs)
+    if any(s != 1 for s in inner[:outputs]) or any(s > 1 for s in inner):
+        return 1
+    far = [s for _, strides in dims[:-1] for s, near in zip(strides, inner, strict=True) if near]
+    while vector > 1 and any(n % vector for n in (size, *far)):
+        vector //= 2
+    return vector
+
+
 def _any_strides(
-    launch: Launch, constants: Sequence[Sequence[float]], ndim: int, wide: bool, unroll: int
+    launch: Launch, constants: Sequence[Sequence[float]], dims: Dims, wide: bool, unroll: int, vector: int
 ) -> str:
     """Return the kernel of operands with any strides."""
     arguments = arguments_of(launch, constants)
     tensors, outputs = _tensors(launch), len(launch.outputs)
     walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
-    arguments.add(f"{walk}<{ndim}, {outputs + len(tensors)}>", "walk")
+    arguments.add(f"{walk}<{len(dims)}, {outputs + len(tensors)}>", "walk")
     arguments.add("i64", "n")
-    of_loaded = {at: f"v{at}[u]" for _, at in tensors}
-    compute = _compute(launch, constants, "i", of_loaded, "out{k}[o[u][{k}]]")
-    return strided_loop(arguments.declared, outputs, tensors, index, unroll, compute)
+    if vector == 1:
+        of_loaded = {at: f"v{at}[u]" for _, at in tensors}
+        compute = _compute(launch, constants, "i", of_loaded, "out{k}[o[u][{k}]]")
+        return strided_loop(arguments.declared, outputs, tensors, index, unroll, compute)
+    inputs = [(x, dims[-1][1][k] == 0) for k, x in enumerate(tensors, outputs)]
+    of_loaded = {at: f"v{at}[u]" if single else f"w{at}[u][j]" for (_, at), single in inputs}
+    compute = _compute(launch, constants, "i", of_loaded, "y{k}[j]")
+    stored = [(f"Out{k}", f"out{k}", f"y{k}") for k in range(outputs)]
+    loop = strided_vector_loop(arguments.declared, stored, inputs, index, vector, unroll, compute)
+    return file("vector_access.cuh") + loop
 
 
 def _tensors(launch: Launch) -> list[tuple[str, int]]:

@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(arguments
 
     def _functions(self) -> str:
         """Return the types of the operands, and the namespaces of the steps."""
-        text = file("fused_rows.cuh")
+        text = file("vector_access.cuh") + file("fused_rows.cuh")
         headers = [x.header for s in self.steps if isinstance(x := s.launch.kernel.cuda, Expression)]
         text += "".join(dict.fromkeys([header_text(header) for header in headers]))
         for number, (step, constants) in enumerate(zip(self.steps, self.constants, strict=True)):
