@@ -21,7 +21,7 @@ PACKAGE = TESTS.parent / "src" / "flambeau"
 ROOMS = [
     {"core"},
     {"driver.api"},
-    {"driver.meetings"},
+    {"driver.meetings", "driver.fused_boxes"},
     {"driver.host", "driver.virtual", "driver.cuda"},
     {"driver.registry"},
     {"observe"},

@@ -181,6 +181,14 @@ class Walk:
         else:
             self.keep(torch.stack((a + self.any(), b), -1).flatten(-2))
 
+    def soften(self) -> None:
+        """Compute a softmax of a masked result, and more from it."""
+        x, soft = self.any().float() * 0.5, self.choice.choice([torch.softmax, torch.log_softmax])
+        y = soft(x.masked_fill(self.any() > 1, -1e9), self.choice.choice([-1, -1, 0]))
+        self.keep(self.choice.choice([y * 0.9, y + x, y[..., 1:] * 2, torch.nn.functional.dropout(y, 0.4)]))
+        if self.choice.random() < 0.2:
+            self.keep(self.choice.choice([x, y]))
+
     def turned(self) -> None:
         """Read views of a result that dies, or that lives on."""
         x = self.any() + self.any()
@@ -371,7 +379,7 @@ class Walk:
 
 ACTIONS = {
     "unary": 8, "binary": 10, "scalar_first": 4, "where": 3, "chain": 6, "long_chain": 0.5, "cast": 2, "addcmul": 2, "gelu": 1,
-    "view": 6, "in_place": 6, "write_after_read": 2, "out": 2, "put": 2, "halves": 3, "turned": 4, "swap_data": 1, "resize": 1,
+    "view": 6, "in_place": 6, "write_after_read": 2, "out": 2, "put": 2, "halves": 3, "turned": 4, "soften": 3, "swap_data": 1, "resize": 1,
     "rows": 4, "center": 2, "reduce": 2, "norm": 2, "product": 1, "branch": 2, "show": 1, "address": 1, "wrong": 1, "stop": 0.5, "random": 1,
     "host": 1, "devices": 1, "stream": 2, "event": 1, "nested": 0.5, "disabled": 0.5, "autocast": 1, "no_grad": 1,
     "backward": 2, "grad": 2, "packed": 1, "optimizer": 0.5,

@@ -167,6 +167,7 @@ class Device:
 
 def built(launch: Launch, device: Device) -> Any:
     """The program or plan of a launch."""
+    from flambeau.driver.api import has_softmax
     from flambeau.driver.cuda.build import find_function
     from flambeau.driver.cuda.codegen import (
         fused,
@@ -176,9 +177,12 @@ def built(launch: Launch, device: Device) -> Any:
         reduction,
         source,
     )
+    from flambeau.driver.cuda.nn import fused_softmax
 
     form: Any = launch.kernel.cuda
     if isinstance(form, Fused):
+        if has_softmax(form):
+            return fused_softmax.program(launch, form)
         return fused_rows.program(launch, form) if form.has_rows else fused.program(launch, form)
     if isinstance(form, Expressions):
         return pointwise_several.program(launch, form)

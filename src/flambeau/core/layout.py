@@ -244,3 +244,24 @@ def may_self_overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:
     PyTorch refuses to write to such a layout, and to no other (`unfold` may overlap and be written).
     """
     return 0 not in shape and any(n > 1 and st == 0 for n, st in zip(shape, strides, strict=True))
+
+
+Dims = list[tuple[int, tuple[int, ...]]]
+"""Outermost first: (size, stride of each operand in elements)."""
+
+
+def merge_dims(shape: Sequence[int], strides: Sequence[Sequence[int]], ordered: bool = True) -> Dims:
+    """Return the dimensions of operands of one shape, merged into as few as possible.
+
+    With `ordered`, they are sorted by the first operand's strides, so that a kernel visits its memory in order.
+    """
+    dims: Dims = [(n, tuple([s[d] for s in strides])) for d, n in enumerate(shape) if n != 1]
+    if ordered:
+        dims.sort(key=lambda dim: dim[1], reverse=True)
+    out: Dims = []
+    for size, steps in dims:
+        if out and all(a == b * size for a, b in zip(out[-1][1], steps, strict=True)):
+            out[-1] = (out[-1][0] * size, steps)
+        else:
+            out.append((size, steps))
+    return out

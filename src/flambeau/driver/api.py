@@ -480,6 +480,23 @@ class Launch(Record):
         return sum(distinct_bytes(meta) for meta in self.operands)
 
 
+def is_join(launch: Launch) -> bool:
+    """Return True for a `cat`, whose params are the dim."""
+    form = launch.kernel.cuda
+    return isinstance(form, Routine) and form.builder == "index.joining:cat"
+
+
+def is_softmax(launch: Launch) -> bool:
+    """Return True for `softmax` and `log_softmax`, whose params are the dim and the dtype that is converted to."""
+    form = launch.kernel.cuda
+    return isinstance(form, Routine) and form.builder in ("nn.softmax:softmax", "nn.softmax:log_softmax")
+
+
+def has_softmax(form: Fused) -> bool:
+    """Return True if a step of a fused kernel is a softmax."""
+    return any(isinstance(step, FusedStep) and is_softmax(step.launch) for step in form.steps)
+
+
 def host_body(launch: Launch) -> Body:
     """Return what the CPU and virtual GPUs run: the fast implementation if it takes the launch, else the reference."""
     fast = launch.kernel.fast

@@ -1,11 +1,11 @@
-"""Fused kernels with views and joined results, as loops over boxes in which each element is computed from inputs.
+"""Kernels of fused launches with views and joined results: loops over boxes, whose elements are computed from inputs.
 
 # Note [Views in fused kernels]
 Problem: A later step reads a part of an earlier result, in another layout, or a result that joins others (`cat`). That
 result should not exist in memory.
 Rule: An element of a view of f(a, b) is f of elements of a and b. So the steps that a view depends on are computed
 again at the places of the view's elements, which is the same arithmetic on the same values. The output of a kernel with
-a `cat` is divided into boxes, in each of which all elements come from one of the joined tensors.
+a `cat` is divided into boxes, each of which has elements of one of the joined tensors.
 Consequences: `boxes` needs layouts in which the places of a view's elements in each operand have strides, as slices,
 transposed views and most reshaped ones have. Of other results, and of more elements than the result has, it raises
 `NotInlined`: such a result is stored first.
@@ -18,10 +18,9 @@ from itertools import pairwise, product
 from math import prod
 from typing import NamedTuple
 
-from flambeau.core.layout import is_dense
+from flambeau.core.layout import is_dense, merge_dims
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Fused, FusedStep, FusedView, Launch, Routine
-from flambeau.driver.cuda.codegen.kernel_layout import merge_dims
+from flambeau.driver.api import Expression, Fused, FusedStep, FusedView, Launch, is_join
 
 _MOST_STEPS, _MOST_READS = 96, 24  # of a kernel, which bound its registers and parameters
 _MOST_BOXES = 8
@@ -57,12 +56,6 @@ class Box(NamedTuple):
 
     launch: Launch
     places: tuple[tuple[int, int], ...]
-
-
-def is_join(launch: Launch) -> bool:
-    """Return True for a `cat`, whose params are the dim."""
-    form = launch.kernel.cuda
-    return isinstance(form, Routine) and form.builder == "index.joining:cat"
 
 
 def has_views(form: Fused) -> bool:
@@ -149,9 +142,9 @@ class _BoxKernel:
             strides = self.launch.outputs[k].strides
             frame = Frame(size, strides, sum(a * b for a, b in zip(start, strides, strict=True)))
             self.outputs.append((k, frame))
-            self.stored.append(self._computed(self._value(-1 - step, frame), self.launch.outputs[k]))
+            self.stored.append(self._find_step(self._value(-1 - step, frame), self.launch.outputs[k]))
 
-    def _computed(self, value: int, meta: Meta) -> int:
+    def _find_step(self, value: int, meta: Meta) -> int:
         """Return the step of a value: of a read, which a joined result may be, a new one that copies it."""
         if value < 0:
             return -1 - value

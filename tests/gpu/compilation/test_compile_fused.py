@@ -20,6 +20,7 @@ from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Fold, FusedStep, FusedView, Launch
 from flambeau.driver.cuda.codegen import fused, fused_rows
+from flambeau.driver.cuda.nn import fused_softmax
 from flambeau.ops.op import Op, table
 from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_rows, fuse
 from flambeau.ops.pointwise.pointwise import Pointwise
@@ -117,3 +118,19 @@ def test_fused_rows_compile(kind: str) -> None:
 
 def _reduces_by_dims(op: Op) -> bool:
     return op.name in ("sum", "nansum", "mean", "nanmean", "prod", "amax", "amin")
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_fused_softmax_compiles(name: str) -> None:
+    """Compile a softmax of a product, of which the sum with a strided input is stored."""
+    x = Meta.contiguous_of((300, 32000), flambeau.bfloat16, GPU)
+    strided = x.with_(strides=(64000, 2))
+    product, total = _launch("mul", [x, strided]), _launch("add", [x, strided])
+    steps = [
+        FusedStep(product, (0, 1)),
+        FusedStep(_launch(name, [x], -1, None), (-1,)),
+        FusedStep(total, (-2, 1)),
+    ]
+    launch = fuse(steps, [x, strided], [0, 2], [x, x]).with_(capability=(9, 0))
+    form: Any = launch.kernel.cuda
+    compile_each([fused_softmax.program(launch, form).name_and_source(launch)[1]])

@@ -7,7 +7,18 @@ from importlib import import_module
 from typing import Any
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.driver.api import Expression, Expressions, Fold, Fused, Launch, Lists, Routine, Scan, Source
+from flambeau.driver.api import (
+    Expression,
+    Expressions,
+    Fold,
+    Fused,
+    Launch,
+    Lists,
+    Routine,
+    Scan,
+    Source,
+    has_softmax,
+)
 from flambeau.driver.cuda.codegen import (
     fused,
     fused_rows,
@@ -21,6 +32,7 @@ from flambeau.driver.cuda.codegen import (
 )
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
+from flambeau.driver.cuda.nn import fused_softmax
 
 Run = Callable[[Sequence[int], Sequence[Any], Any, int], None]
 """A launch that is more than one kernel: `run(ptrs, scalars, native stream, stream handle)`."""
@@ -56,6 +68,8 @@ def build_kernels(launch: Launch, device: CudaDevice) -> KernelProgram | multi_k
     if isinstance(form, Expressions):
         return pointwise_several.program(launch, form)
     if isinstance(form, Fused):
+        if has_softmax(form):
+            return fused_softmax.program(launch, form)
         return fused_rows.program(launch, form) if form.has_rows else fused.program(launch, form)
     if isinstance(form, Fold):
         return reduction.program(launch, form, device.properties.multi_processor_count)

@@ -15,9 +15,8 @@ from flambeau.core.callsite import caller
 from flambeau.core.flags import flags
 from flambeau.core.host.turn_scheduler import seat
 from flambeau.core.meta import Meta
-from flambeau.driver.api import AUTOCAST, Launch
-from flambeau.driver.fused_boxes import is_join
-from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_join, can_fuse_rows
+from flambeau.driver.api import AUTOCAST, Launch, is_join
+from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_join, can_fuse_rows, can_fuse_softmax
 from flambeau.runtime import current, system
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.tape.mode import mode
@@ -67,6 +66,8 @@ def can_collect(launch: Launch, context: Any) -> bool:
     if context.index < 0 or out.numel == 0 or out.ndim > _MOST_DIMS or launch.kernel.name == AUTOCAST:
         return False  # all streams share what autocast casts
     if can_fuse_join(launch):
+        return True
+    if can_fuse_softmax(launch):
         return True
     if can_fuse_rows(launch):
         return _keeps_device_busy(launch, context)

@@ -1,4 +1,4 @@
-"""What calls of a group read: operands that exist, and views of pending results."""
+"""Operands of a group: tensors and numbers that exist, and views of pending results."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Fold, Fused, FusedView, Launcher
-from flambeau.driver.fused_boxes import NotInlined, boxes, has_views, is_join
+from flambeau.driver.api import Fold, Fused, FusedView, Launcher, has_softmax, is_join
+from flambeau.driver.fused_boxes import NotInlined, boxes, has_views
 from flambeau.tensor.fusion import fused_plans
 from flambeau.tensor.fusion.fused_plans import FusedPart, Recipe
 from flambeau.tensor.fusion.group_operands import VIEWS
@@ -111,8 +111,8 @@ class NeededCalls:
         """Return what calls in one kernel have in common."""
         launch = self.group.calls[k].launch
         domain = self.group.domain(launch.outputs[0].shape)
-        rows = self.group.rows
-        return (is_join(launch), domain) if rows is not None and domain == rows.of else (False, domain)
+        has_rows = self.group.has_softmax or self.group.rows is not None
+        return has_rows and is_join(launch), domain
 
     def _stored_sources(self, k: int) -> Iterator[tuple[int, bool]]:
         """Yield the stored results that a call depends on, and whether one kernel can compute them and the call."""
@@ -180,7 +180,7 @@ class KernelPart:
 
     @cached_property
     def order(self) -> list[int]:
-        """The positions of the calls that it computes."""
+        """Return the positions of the calls that it computes."""
         found, open_ = set(self.stored), list(self.stored)
         while open_:
             sources = {-1 - s for s in self.needed.sources(open_.pop()) if s < 0}
@@ -191,7 +191,7 @@ class KernelPart:
 
     @property
     def reads(self) -> set[int]:
-        """The positions of the stored results that it reads from memory."""
+        """Return the positions of the stored results that it reads from memory."""
         return {-1 - s for k in self.order for s in self.needed.sources(k) if s < 0}.difference(self.order)
 
     @cached_property
@@ -200,7 +200,7 @@ class KernelPart:
 
     @property
     def recipe(self) -> Recipe:
-        """What the kernel depends on."""
+        """Return what the kernel depends on."""
         operands = self._operands
         stored = tuple([operands.numbers[k] for k in self.stored])
         return Recipe(tuple(operands.steps), tuple(operands.inputs), stored, self._has_rows())
@@ -314,7 +314,7 @@ def _find_not_inlined(recipe: Recipe) -> int | None:
     assert isinstance(form, Fused)
     if not has_views(form):
         return None
-    if form.has_rows:
+    if form.has_rows or has_softmax(form):
         return next(
             k for k, step in enumerate(form.steps) if isinstance(step, FusedView) or is_join(step.launch)
         )

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 from flambeau.core.callsite import Site
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Fold, Launch
-from flambeau.driver.fused_boxes import is_join
+from flambeau.driver.api import Fold, Launch, is_join, is_softmax
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.runtime.streams.stream import Stream
 from flambeau.tensor.fusion import fused_plans, fusion_log
@@ -118,6 +117,7 @@ class PendingGroup:
         context, stream: What all calls have in common.
         shapes: The shapes of the results, and of the elements that are reduced.
         rows: The rows that are reduced; None if there is no reduction.
+        has_softmax: True if a call is a softmax.
         is_logged: True if the log of groups is on.
         asks_sites: True if somebody asks where the program made the calls.
         calls, inputs, views: The calls, the operands that exist already, and the views of results. Empty once the
@@ -130,6 +130,7 @@ class PendingGroup:
         self.context, self.stream = context, stream
         self.shapes = {shape}
         self.rows: GroupRows | None = None
+        self.has_softmax = False
         self.calls: list[PendingCall] = []
         self.inputs: list[GroupInput] = []
         self.views: list[PendingView] = []
@@ -145,6 +146,8 @@ class PendingGroup:
         if len(self.calls) >= _MOST_CALLS or len(self.inputs) >= _MOST_INPUTS:
             return "the group is full"
         reduces = is_reduction(launch)
+        if (self.has_softmax and (reduces or is_softmax(launch))) or (self.rows and is_softmax(launch)):
+            return "the next call divides rows among other threads"
         shape = rows_of(launch).of if reduces else launch.outputs[0].shape
         if shape not in self.shapes and (self.writers or not self._is_related(args)):
             return "the next call has another shape"
@@ -277,6 +280,7 @@ class PendingGroup:
         call = PendingCall(self, launch, plan, sources, site)
         self.calls.append(call)
         self.shapes.add(launch.outputs[0].shape)
+        self.has_softmax = self.has_softmax or is_softmax(launch)
         if self.rows is None and is_reduction(launch):
             self.rows = rows_of(launch)
             self.shapes.add(self.rows.of)

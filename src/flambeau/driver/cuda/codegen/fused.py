@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flambeau.core.errors import NotSupportedError
+from flambeau.core.layout import Dims, merge_dims
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Expression, Fused, FusedStep, Launch
@@ -20,7 +21,7 @@ from flambeau.driver.cuda.codegen.element_loops import (
     strided_vector_loop,
 )
 from flambeau.driver.cuda.codegen.elements import file
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, merge_dims, pack_walk
+from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass
 from flambeau.driver.cuda.codegen.pointwise import element_function, is_light, kind_of, vector_length
 from flambeau.driver.cuda.device.program import (

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from math import prod
 
 from flambeau.core.errors import NotSupportedError
+from flambeau.core.layout import Dims
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Fold, Fused, FusedStep, Launch
 from flambeau.driver.cuda.codegen.elements import file, i64
 from flambeau.driver.cuda.codegen.fused import arguments_of, step_function
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, pack_walk, walk_dims
+from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk, walk_dims
 from flambeau.driver.cuda.codegen.pointwise import kind_of
 from flambeau.driver.cuda.codegen.reduction import THREADS, convert_text, row_threads
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, header_text, packed_constant

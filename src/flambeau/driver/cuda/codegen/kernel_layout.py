@@ -5,29 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from flambeau.core.layout import Dims, merge_dims
 from flambeau.core.tracing.symbols import pack
 
 _WIDE = 1 << 31
-
-Dims = list[tuple[int, tuple[int, ...]]]
-"""Outermost first: (size, stride of each operand in elements)."""
-
-
-def merge_dims(shape: Sequence[int], strides: Sequence[Sequence[int]], ordered: bool = True) -> Dims:
-    """Return the dimensions of operands of one shape, merged into as few as possible.
-
-    With `ordered`, they are sorted by the first operand's strides, so that a kernel visits its memory in order.
-    """
-    dims: Dims = [(n, tuple([s[d] for s in strides])) for d, n in enumerate(shape) if n != 1]
-    if ordered:
-        dims.sort(key=lambda dim: dim[1], reverse=True)
-    out: Dims = []
-    for size, steps in dims:
-        if out and all(a == b * size for a, b in zip(out[-1][1], steps, strict=True)):
-            out[-1] = (out[-1][0] * size, steps)
-        else:
-            out.append((size, steps))
-    return out
 
 
 def walk_dims(shape: Sequence[int], strides: Sequence[Sequence[int]], ordered: bool = True) -> Dims:

@@ -21,12 +21,13 @@ from typing import Any
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import dtype
+from flambeau.core.layout import Dims, merge_dims
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Expression, Kernel, Launch, Steps
 from flambeau.driver.cuda.codegen import transpose
 from flambeau.driver.cuda.codegen.element_loops import THREADS, flat_loop, index_in_vectors
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, merge_dims, pack_walk
+from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk
 from flambeau.driver.cuda.device.program import (
     Arguments,
     KernelProgram,

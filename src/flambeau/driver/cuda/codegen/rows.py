@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from math import prod
 
 from flambeau.core.dtype import bfloat16, dtype, float16, float32
+from flambeau.core.layout import Dims
 from flambeau.core.meta import Meta
 from flambeau.driver.cuda.codegen.elements import file, i64
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, pack_walk, walk_dims
+from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk, walk_dims
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 
 _MOST_THREADS = 1024

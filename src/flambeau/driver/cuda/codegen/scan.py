@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from math import prod
 
+from flambeau.core.layout import Dims
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
 from flambeau.driver.api import Launch, Scan
 from flambeau.driver.cuda.codegen.elements import file
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, pack_walk, walk_dims
+from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk, walk_dims
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
 from flambeau.driver.cuda.device.program import KernelProgram, c_name
 

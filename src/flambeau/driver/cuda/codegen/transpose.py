@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from flambeau.core.layout import Dims
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, pack_walk
+from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk
 from flambeau.driver.cuda.device.program import Arguments, c_name
 
 _THREADS = 256

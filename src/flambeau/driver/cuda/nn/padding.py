@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from flambeau.core.layout import Dims
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import blocks, carrier, i64
-from flambeau.driver.cuda.codegen.kernel_layout import Dims, is_wide, pack_walk
+from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, wire_type
 

@@ -34,17 +34,33 @@ def _softmax(name: str) -> Callable[[Launch, CudaDevice], KernelProgram | Kernel
     return build
 
 
-def _build_one_pass(rows: Rows, name: str, small: bool) -> KernelProgram:
-    """Return the kernel that reads each row once.
+def rows_of(launch: Launch) -> Rows:
+    """Return how the kernel of a launch with at least one dim divides its rows among threads."""
+    (dim, kind), out, x = launch.params, launch.outputs[0], launch.inputs[0]
+    assert isinstance(x, Meta)
+    return Rows(kind, x.shape, (out, x), (out.strides, x.strides), (dim,))
+
+
+def statements(name: str) -> str:
+    """Return C++ that computes m, s, log_s and inverse of the row that threads hold, and changes what they hold."""
+    grown = "exp_(a)" if name == "log_softmax" else "a = exp_(a)"
+    return f"""  auto sum = [](C a, C b) {{ return a + b; }};
+  const C m = over_row(held, row, (C)-INF, [](C a) {{ return a; }}, [](C a, C b) {{ return most(a, b); }});
+  const C s = over_row(held, row, C(0), [&](C& a) {{ a = a - m; return {grown}; }}, sum);
+  const C log_s = log_(s), inverse = 1 / s;"""
+
+
+def element(name: str, small: bool) -> str:
+    """Return the C++ expression of an element, of the number `a` that is held after `statements`.
 
     With `small`, the result has 16 bits, and one multiplication by the inverse replaces the divisions.
     """
-    last = "a - log_s" if name == "log_softmax" else "a * inverse" if small else "a / s"
-    grown = "exp_(a)" if name == "log_softmax" else "a = exp_(a)"
-    body = f"""  auto sum = [](C a, C b) {{ return a + b; }};
-  const C m = over_row(held, row, (C)-INF, [](C a) {{ return a; }}, [](C a, C b) {{ return most(a, b); }});
-  const C s = over_row(held, row, C(0), [&](C& a) {{ a = a - m; return {grown}; }}, sum);
-  const C log_s = log_(s), inverse = 1 / s;
+    return "a - log_s" if name == "log_softmax" else "a * inverse" if small else "a / s"
+
+
+def _build_one_pass(rows: Rows, name: str, small: bool) -> KernelProgram:
+    """Return the kernel that reads each row once."""
+    body = f"""{statements(name)}
 #pragma unroll
   for (int k = 0; k < K; ++k) {{
     Index j, p[OPS];
@@ -53,15 +69,15 @@ def _build_one_pass(rows: Rows, name: str, small: bool) -> KernelProgram:
 #pragma unroll
     for (int v = 0; v < V; ++v) {{
       const C a = held[k][v];
-      r[v] = to<O>({last});
+      r[v] = to<O>({element(name, small)});
     }}
     put(out + p[0], r);
   }}"""
-    return rows.program(body, _MOST)
+    return rows.program(body, FUNCTIONS)
 
 
 # The greater of two numbers. A NaN is ignored here, because it makes the sum NaN anyway.
-_MOST = """__device__ __forceinline__ float most(float a, float b) { return fmaxf(a, b); }
+FUNCTIONS = """__device__ __forceinline__ float most(float a, float b) { return fmaxf(a, b); }
 __device__ __forceinline__ double most(double a, double b) { return fmax(a, b); }"""
 
 

@@ -21,7 +21,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import FusedStep, Launch
 from flambeau.ops.copy import copy
 from flambeau.ops.op import Op, table
-from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_join, can_fuse_rows, fuse
+from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_join, can_fuse_rows, can_fuse_softmax, fuse
 from flambeau.testing import operators
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
@@ -54,7 +54,7 @@ class Chain:
         metas = [self.meta(a) for a in args]
         found = op.rule(metas, params + tuple([getattr(flags, name) for name in op.flags]))
         launch = Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
-        assert can_fuse(launch) or can_fuse_rows(launch) or can_fuse_join(launch)
+        assert can_fuse(launch) or can_fuse_rows(launch) or can_fuse_join(launch) or can_fuse_softmax(launch)
         values = [self.value(a, x) for a, x in zip(args, found.inputs, strict=True)]
         sources = []
         for a, x, value in zip(args, found.inputs, values, strict=True):

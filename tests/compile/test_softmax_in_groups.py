@@ -1,0 +1,117 @@
+"""Softmax inside of compiled functions, with pointwise operators before and after it, on virtual GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seeds import EXHAUSTIVE
+
+import flambeau as torch
+
+SHAPES = ((4, 6), (2, 3, 5), (7,), (3, 1), (2, 64))
+STEP = st.tuples(
+    st.sampled_from(
+        ["softmax", "log_softmax", "mul", "sub", "add_", "float", "mask", "half", "row", "sum", "drop"]
+    ),
+    st.integers(0, 5),
+    st.integers(0, 5),
+    st.booleans(),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def devices() -> Iterator[None]:
+    with torch.virtual(races="error"):
+        yield
+
+
+def walk(values: list[Any], steps: list[tuple[str, int, int, bool]]) -> list[Any]:
+    """Run steps on a list of tensors, and return what it holds in the end."""
+    for name, i, j, flag in steps:
+        a, b = values[i % len(values)], values[j % len(values)]
+        try:
+            if name.endswith("softmax"):
+                made = getattr(torch, name)(a, -1, dtype=torch.float32 if flag else None)
+            elif name == "mask":
+                made = a.masked_fill(b > 0.5, -1e9)
+            elif name == "add_":
+                made = a.add_(b * 0.5)
+            elif name == "row":
+                made = a[0] if flag else a[..., ::2]
+            elif name == "sum":
+                made = a.sum(-1, keepdim=True)
+            elif name == "drop":
+                values.pop(i % len(values))
+                made = a * 2
+            else:
+                made = getattr(a, name)() if name in ("float", "half") else getattr(torch, name)(a, b)
+        except (RuntimeError, IndexError, NotImplementedError) as error:
+            made = a + len(str(error))
+        values.append(made)
+        if len(values) > 6:
+            values.pop(i % 6)
+    return values
+
+
+def operands(shape: tuple[int, ...], kind: Any) -> list[Any]:
+    torch.manual_seed(5)
+    x = torch.randn(shape, device="cuda").to(kind)
+    strided = torch.randn((*shape[:-1], 2 * shape[-1]), device="cuda")[..., ::2]
+    return [x, torch.randn(shape[-1], device="cuda"), strided]
+
+
+@given(
+    shape=st.sampled_from(SHAPES),
+    kind=st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
+    steps=st.lists(STEP, min_size=3, max_size=14),
+)
+@settings(max_examples=1500 if EXHAUSTIVE else 60, deadline=None)
+def test_random_softmax_equals_eager_code(shape: Any, kind: Any, steps: Any) -> None:
+    want = walk(operands(shape, kind), steps)
+    compiled = torch.compile(walk)
+    for _ in range(2):  # the second run finds the groups
+        got = compiled(operands(shape, kind), steps)
+        for x, y in zip(got, want, strict=True):
+            assert (x.dtype, x.shape, x.stride(), x._version) == (y.dtype, y.shape, y.stride(), y._version)
+            assert torch.equal(x.nan_to_num(), y.nan_to_num())
+            assert torch.equal(x.isnan(), y.isnan())
+
+
+def masked_softmax(scores: Any, mask: Any) -> Any:
+    return torch.softmax((scores * 0.125).masked_fill(mask, -1e9), -1) * 2
+
+
+def log_probabilities(scores: Any, mask: Any) -> Any:
+    return torch.log_softmax(scores + mask, -1) * -0.1
+
+
+@pytest.mark.parametrize("function", [masked_softmax, log_probabilities], ids=lambda f: f.__name__)
+def test_function_of_softmax_is_one_kernel_without_temporaries(
+    function: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = torch.randn(8, 64, 64, device="cuda")
+    mask = torch.ones(64, 64, device="cuda").triu(1).bool()
+    want = function(scores, mask)
+    monkeypatch.setenv("FLAMBEAU_LOGS", "fusion")
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    capsys.readouterr()
+    got = torch.compile(function)(scores, mask)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fusion: ")]
+    assert len(lines) == 1
+    assert "one kernel of" in lines[0]
+    assert torch.cuda.max_memory_allocated() - before == got.nbytes
+    assert torch.equal(got, want)
+
+
+def test_gradient_through_softmax_equals_eager() -> None:
+    gradients = []
+    for function in (masked_softmax, torch.compile(masked_softmax)):
+        x = torch.arange(200.0, device="cuda").view(4, 50).sin().requires_grad_()
+        function(x, x > 0.9).square().sum().backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
