@@ -80,14 +80,12 @@ class Tensor(TensorMethods):
         history: The autograd state; None for most tensors.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "counter", "history", "memory", "meta", "offset", "ptr")
+    __slots__ = ("__dict__", "__weakref__", "counter", "deferred_offset", "history", "memory", "meta", "ptr")
 
     meta: Meta
     memory: Storage
     ptr: int
-    offset: (
-        int  # bytes from the storage's first one to `ptr`; only of tensors that were made without an address
-    )
+    deferred_offset: int  # bytes from the storage's start to `ptr`, of tensors made without an address
     counter: Counter
     history: AutogradMeta | None
 
@@ -112,7 +110,7 @@ class Tensor(TensorMethods):
             AttributeError: these say why themselves.
             """
             if name == "ptr" and self.memory.__class__ is DeferredStorage:
-                self.ptr = ptr = self.memory.ptr + self.offset
+                self.ptr = ptr = self.memory.ptr + self.deferred_offset
                 return ptr
             there = getattr(type(self), name, None)
             if isinstance(there, property) and there.fget is not None:
@@ -184,7 +182,7 @@ def make_deferred(memory: DeferredStorage, meta: Meta, offset: int = 0) -> Tenso
     self = new_object(Tensor)
     self.meta = meta
     self.memory = self.counter = memory
-    self.offset = offset
+    self.deferred_offset = offset
     self.history = None
     return self
 
@@ -193,7 +191,7 @@ def make_view(t: Tensor, meta: Meta, offset: int = 0) -> Tensor:
     """Return a tensor over the storage of `t`, `offset` bytes behind it. That of a pending result stays pending."""
     memory = t.memory
     if is_pending(memory) and meta.dtype is t.meta.dtype:
-        self = make_deferred(memory, meta, t.offset + offset)
+        self = make_deferred(memory, meta, t.deferred_offset + offset)
     else:
         self = make(meta, memory, t.ptr + offset)
     self.counter = t.counter

@@ -36,7 +36,7 @@ class SavedTensor:
     node: Node | None
     index: int
     ptr: int
-    offset: int  # as in `Tensor`
+    offset: int  # `deferred_offset` of the tensor
     version: int
 
     def __getattr__(self, name: str) -> Any:
@@ -142,7 +142,7 @@ def save(t: Tensor, edge: Edge = None, own: int = -1) -> SavedTensor:
         saved = new_object(SavedTensor)
         saved.meta, saved.memory = t.meta, memory
         if is_pending(memory):
-            saved.offset = t.offset
+            saved.offset = t.deferred_offset
         else:
             saved.ptr = t.ptr
         saved.counter = counter = t.counter

@@ -185,7 +185,7 @@ class PendingGroup:
         its elements.
         """
         out, rows = t.memory.call.launch.outputs[0], self.rows  # type: ignore[attr-defined]
-        if t.meta is not out or t.offset:
+        if t.meta is not out or t.deferred_offset:
             return False
         if operand.shape == out.shape:
             return True
@@ -298,7 +298,9 @@ class PendingGroup:
         if self._computes(memory):
             position: int = memory.call.position
             return (
-                -1 - position if self._is_whole(arg, operand) else self._view(position, operand, arg.offset)
+                -1 - position
+                if self._is_whole(arg, operand)
+                else self._view(position, operand, arg.deferred_offset)
             )
         place = self._place(arg.ptr, operand, memory)
         return -1 - self.writers[place] if place in self.writers else place
