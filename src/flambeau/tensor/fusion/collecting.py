@@ -112,7 +112,7 @@ def collect_into(launch: Launch, plan: Any, args: Sequence[Any], target: Tensor)
     numbers = _numbers(plan, args)
     with launch_deferral.lock:
         group = _group_of(launch, plan, args, target)
-        if group.conflicts(launch, args, target):  # a new group, so the conflict is within the call
+        if not group.calls and group.conflicts(launch, args, target):  # the conflict is within the call
             return False
         group.add_into(launch, plan, args, numbers, caller() if group.asks_sites else None, target)
     return True

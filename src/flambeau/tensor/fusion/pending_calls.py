@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from flambeau.core.callsite import Site
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Fold, Launch, is_join, is_softmax
+from flambeau.driver.api import Fold, Launch, Routine, is_join, is_softmax
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.runtime.streams.stream import Stream
 from flambeau.tensor.fusion import fused_plans, fusion_log
@@ -117,7 +117,7 @@ class PendingGroup:
         context, stream: What all calls have in common.
         shapes: The shapes of the results, and of the elements that are reduced.
         rows: The rows that are reduced; None if there is no reduction.
-        has_softmax: True if a call is a softmax.
+        has_softmax, has_join: True if a call is a softmax, or a `cat`.
         is_logged: True if the log of groups is on.
         asks_sites: True if somebody asks where the program made the calls.
         calls, inputs, views: The calls, the operands that exist already, and the views of results. Empty once the
@@ -130,7 +130,7 @@ class PendingGroup:
         self.context, self.stream = context, stream
         self.shapes = {shape}
         self.rows: GroupRows | None = None
-        self.has_softmax = False
+        self.has_softmax = self.has_join = False
         self.calls: list[PendingCall] = []
         self.inputs: list[GroupInput] = []
         self.views: list[PendingView] = []
@@ -193,8 +193,9 @@ class PendingGroup:
 
     def is_mixed(self) -> bool:
         """Return True if the group may need several kernels."""
-        domains = {self.domain(shape) for shape in self.shapes}
-        return bool(self.views) or len(domains) > 1 or any(is_join(call.launch) for call in self.calls)
+        if self.views or self.has_join:
+            return True
+        return len(self.shapes) > 1 and len({self.domain(shape) for shape in self.shapes}) > 1
 
     def domain(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the elements in the kernel that computes a result."""
@@ -203,7 +204,7 @@ class PendingGroup:
 
     def conflicts(self, launch: Launch, args: Sequence[Any], target: Tensor | None) -> str:
         """Return "" unless a call would break the rule of Note [Writes in a group], else why it does."""
-        if target is None and not self.writers:
+        if not self.writers if target is None else self._is_known(launch, args, target):
             return ""
         if target is not None and self._computes(target.memory):
             if not self._is_whole(target, target.meta):
@@ -224,6 +225,17 @@ class PendingGroup:
             if _overlaps(accesses, (target.ptr, target.meta)):
                 return "the next call writes what the group reads in another layout"
         return ""
+
+    def _is_known(self, launch: Launch, args: Sequence[Any], target: Tensor) -> bool:
+        """Return True if the group writes `target`, and the call reads nothing that the group does not access yet."""
+        places = self._places
+        if self._computes(target.memory) or places.get((target.ptr, target.meta)) not in self.writers:
+            return False
+        return all(
+            self._computes(a.memory) or (a.ptr, x) in places
+            for x, a in zip(launch.inputs, args, strict=True)
+            if x.__class__ is Meta
+        )
 
     def _computes(self, memory: Storage) -> bool:
         """Return True if a call of this group computes the contents of a storage."""
@@ -280,7 +292,9 @@ class PendingGroup:
         call = PendingCall(self, launch, plan, sources, site)
         self.calls.append(call)
         self.shapes.add(launch.outputs[0].shape)
-        self.has_softmax = self.has_softmax or is_softmax(launch)
+        if launch.kernel.cuda.__class__ is Routine:
+            self.has_softmax = self.has_softmax or is_softmax(launch)
+            self.has_join = self.has_join or is_join(launch)
         if self.rows is None and is_reduction(launch):
             self.rows = rows_of(launch)
             self.shapes.add(self.rows.of)
