@@ -194,15 +194,10 @@ class CachingAllocator:
 
     def _take_block(self, pool: Pool, size: int, nbytes: int) -> Block:
         """Remove and return a free block of at least `size` bytes, of a new segment if there is none."""
-        heap, policy, unmerged, free_list = self._heap, self.policy, pool.unmerged, pool.free_list
-        block = None
+        heap, policy, unmerged = self._heap, self.policy, pool.unmerged
         while unmerged:
-            block = heap.merge_neighbours(pool, unmerged.pop())
-            if unmerged or policy.max_split or not size <= block.size <= free_list.best_size(size):
-                free_list.add(block)
-                block = None
-        if block is None:  # else the block that was merged last is the best fit, and enters no list
-            block = heap.take(pool, size, policy) if policy.max_split else free_list.take(size)
+            heap.coalesce_block(pool, unmerged.pop())
+        block = heap.take(pool, size, policy) if policy.max_split else pool.free_list.take(size)
         if self._many_streams and (block is None or block.size - size >= pool.min_remainder):
             block = heap.take_from_other_streams(pool, size, block, policy)
         return self._find_beyond_pool(pool, size, nbytes) if block is None else block

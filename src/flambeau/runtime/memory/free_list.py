@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from sys import maxsize
 from typing import Any, Final, Generic, TypeVar
 
 _position: Final = bisect_left
@@ -93,11 +92,6 @@ class FreeList(Generic[T]):
         """Return the newest of the smallest blocks of at least `size` bytes; None if there is none."""
         at = _position(self._sizes, size)
         return self._tops[at] if at < len(self._sizes) else None
-
-    def best_size(self, size: int) -> int:
-        """Return the size of the smallest block of at least `size` bytes; the largest integer if there is none."""
-        at = _position(self._sizes, size)
-        return self._sizes[at] if at < len(self._sizes) else maxsize
 
     def take(self, size: int) -> T | None:
         """Remove and return the newest of the smallest blocks of at least `size` bytes; None if there is none."""

@@ -176,10 +176,6 @@ class Heap:
 
     def coalesce_block(self, pool: Pool, block: Block) -> None:
         """Add a free block to the free list, merged with its free neighbours."""
-        pool.free_list.add(self.merge_neighbours(pool, block))
-
-    def merge_neighbours(self, pool: Pool, block: Block) -> Block:
-        """Return a free block merged with its free neighbours, in no list."""
         free_list, right, left = pool.free_list, block.next, block.previous
         absorbed = 0
         if right is not None and right.free_list is free_list:
@@ -197,7 +193,7 @@ class Heap:
                 self._entries.append(pool.entry(CUT, -block.size, -1 - absorbed, 0))
         elif absorbed:
             self._entries.append(pool.part_entries[-absorbed])
-        return block
+        free_list.add(block)
 
     # -- reports ------------------------------------------------------------------------------------------
     def free_blocks(self) -> set[Block]:
