@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from cli.warm_start import run_module
+from warm_start import run_module
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

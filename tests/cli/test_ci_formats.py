@@ -14,9 +14,9 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import jsonschema
 import pytest
-from cli.warm_start import run_module
 from cli_kit import environment, flambeau_run, program
 from test_children import RACE
+from warm_start import run_module
 
 from flambeau.report import annotations, findings, sarif
 

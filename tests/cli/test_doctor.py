@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from cli_kit import environment
+from warm_start import run_module
 
 import flambeau
 from flambeau.driver.cuda import probe
@@ -23,10 +24,7 @@ from flambeau.runtime.devices import doctor as room
 
 
 def call(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "flambeau", "doctor", *arguments],
-        capture_output=True, text=True, env=environment(**variables), timeout=300,
-    )  # fmt: skip
+    return run_module("flambeau", "doctor", *arguments, env=environment(**variables))
 
 
 def test_the_command_says_what_is_there() -> None:

@@ -9,8 +9,8 @@ import types
 from textwrap import dedent
 
 import pytest
-from cli.warm_start import run_module
 from cli_kit import environment, program
+from warm_start import run_module
 
 import flambeau as torch
 from flambeau.cli import explore, progress

@@ -2,10 +2,9 @@
 
 import os
 import re
-import subprocess
-import sys
 
 import pytest
+from warm_start import run_module
 
 import flambeau as torch
 from flambeau.cli.fit import _measure
@@ -36,8 +35,7 @@ def program(tmp_path):
 
 
 def fit(*arguments):
-    command = [sys.executable, "-m", "flambeau", "fit", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+    return run_module("flambeau", "fit", *arguments, env=dict(os.environ))
 
 
 def test_the_table_says_what_fits_and_how_long_a_step_is(program):

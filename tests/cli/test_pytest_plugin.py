@@ -8,8 +8,8 @@ import tomllib
 from importlib.metadata import entry_points
 
 import pytest
-from cli.warm_start import run_module
 from cli_kit import EXAMPLES, ROOT, environment, program
+from warm_start import run_module
 
 # An installation since the plugin came has its entry point; an older one of a checkout is told.
 INSTALLED = bool(entry_points(group="pytest11", name="flambeau"))

@@ -12,8 +12,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from cli.warm_start import run_module
 from cli_kit import environment, program
+from warm_start import run_module
 
 from flambeau.cli.output import trace_page
 from flambeau.core.callsite import caller

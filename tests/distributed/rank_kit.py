@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from warm_start import Fork
 
 HERE = Path(__file__).parent
 SOURCES = Path(__file__).parents[2] / "src"
@@ -49,17 +52,13 @@ def environment(**more: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def start(*command: str, **more: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *command],
-        env=environment(**more),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+def start(*command: str, **more: str) -> subprocess.Popen[str] | Fork:
+    from warm_start import start_python  # here, as ranks that import this module do not have it
+
+    return start_python(*command, env=environment(**more))
 
 
-def finish(process: subprocess.Popen[str], timeout: float = 300) -> Said:
+def finish(process: subprocess.Popen[str] | Fork, timeout: float = 300) -> Said:
     try:
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
