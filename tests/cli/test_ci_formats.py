@@ -248,6 +248,25 @@ def test_launch_has_one_result_for_all_ranks(tmp_path):
     assert done.stderr.count("::error file=program.py,line=10,") == 1
 
 
+def test_a_fix_serves_every_rank(tmp_path):
+    """Each rank runs the line on its own device."""
+    lines = [
+        "import os, torch",
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
+        "side, x = torch.cuda.Stream(), torch.ones(1 << 20, device='cuda')",
+        "with torch.cuda.stream(side):",
+        "    y = x * 2",
+        "torch.cuda.synchronize()",
+    ]
+    launch = "launch", "--nproc-per-node", "2"
+    _, report, run = flambeau(tmp_path, *launch, program(tmp_path, "\n".join(lines)))
+    races = [rank["machines"][0]["certificate"]["races"] for rank in report["ranks"]]
+    (fix,) = {race["fix"]["code"] for (race,) in races}
+    assert fix == "side.wait_stream(torch.cuda.default_stream())" in str(run["results"])
+    repaired = program(tmp_path, "\n".join([*lines[:4], f"    {fix}", *lines[4:]]))
+    assert flambeau(tmp_path, *launch, repaired)[2]["results"] == []
+
+
 def test_children_are_in_all_forms(tmp_path):
     (tmp_path / "child.py").write_text(RACY)
     text = "import subprocess, sys, torch\nsubprocess.run([sys.executable, 'child.py'])\n"

@@ -298,7 +298,7 @@ def test_each_racy_test_has_one_line_with_its_fix(tmp_path):
         _, text = run(tmp_path, "--virtual-gpus=1", "--gpu-schedules=3", f"--gpu-races={races}")
         assert [line for line in text.splitlines() if line.startswith("RACE ")] == [
             f"RACE test_it.py::test_sum[{size}] - Before test_it.py:11 insert: "
-            "side.wait_stream(torch.cuda.default_stream(0))"
+            "side.wait_stream(torch.cuda.default_stream())"
             for size in (10, 20)
         ]
     _, text = run(tmp_path, "--virtual-gpus=1")

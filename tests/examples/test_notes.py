@@ -227,7 +227,7 @@ def test_incorrect_stream_gives_a_wrong_sum_under_some_schedules_and_is_named_un
         assert race.first.place.endswith("incorrect_stream.py:7")
         assert race.second.place.endswith("incorrect_stream.py:10")
         assert (race.fix.call, race.fix.verified) == ("wait_stream", True)
-        assert race.fix.lines == ("s.wait_stream(torch.cuda.default_stream(0))",)
+        assert race.fix.lines == ("s.wait_stream(torch.cuda.default_stream())",)
 
 
 def test_001_asks_for_a_stream_without_saying_which():

@@ -121,7 +121,7 @@ CASES = {
             loss = (w * batch).sum()
             loss.backward()
         """,
-        "side.wait_stream(torch.cuda.default_stream(0))",
+        "side.wait_stream(torch.cuda.default_stream())",
     ),
     "freed memory without a name": (
         """
@@ -261,7 +261,7 @@ def test_a_fix_spells_torch_as_the_program_does(tmp_path, imports, cuda):
         x, side = torch.zeros(64, device="cuda"), torch.cuda.Stream()
         names["work"](x, side, torch.cuda.stream)
         (race,) = system.accelerator().detector.certificate().races
-    assert race.fix.code == f"side.wait_stream({cuda}.default_stream(0))"
+    assert race.fix.code == f"side.wait_stream({cuda}.default_stream())"
 
 
 def test_a_program_without_source_is_described_in_words():
@@ -331,4 +331,4 @@ def test_a_report_runs_nothing_of_the_program(tmp_path):
     main(Strange(), Stranger(), torch.cuda.Stream())
     """
     (race,) = certificate_of(write(tmp_path, text)).races
-    assert race.fix.code == "s.wait_stream(torch.cuda.default_stream(0))"
+    assert race.fix.code == "s.wait_stream(torch.cuda.default_stream())"

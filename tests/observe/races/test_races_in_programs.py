@@ -331,11 +331,11 @@ def forked_too_early():
     [
         (
             replayed_elsewhere,
-            "Before {.replay()} insert: other.wait_stream(torch.cuda.default_stream(0))",
+            "Before {.replay()} insert: other.wait_stream(torch.cuda.default_stream())",
         ),
         (
             result_read_elsewhere,
-            "Before {.sum()} insert: other.wait_stream(torch.cuda.default_stream(0))",
+            "Before {.sum()} insert: other.wait_stream(torch.cuda.default_stream())",
         ),
         (
             result_read_by_the_host,

@@ -108,7 +108,9 @@ class Proposer:
         """Yield fixes in the order of Note [Where a fix goes]."""
         for depth, (scope, spot) in self._candidates(first, earlier):
             waiter = self._waiter(depth, later)
-            awaited = own_name(scope, earlier, first) or default_name(spot.source, earlier)
+            awaited = own_name(scope, earlier, first) or default_name(
+                spot.source, earlier, self._index(depth, earlier)
+            )
             if waiter and awaited:
                 yield self._before(depth, first, earlier, _wait_lines(waiter, awaited))
         others = _after_first, self._bind_stream, self._device_synchronized
@@ -193,8 +195,8 @@ class Proposer:
                     f"This waits for the whole device, because {earlier}{created} has no name there"
                     f"{_elsewhere(spot_of(first))}."
                 )
-                index = "" if earlier.device == self._device else str(earlier.device)
-                return self._before(depth, first, earlier, (f"{cuda}.synchronize({index})",), hint)
+                line = f"{cuda}.synchronize({self._index(depth, earlier)})"
+                return self._before(depth, first, earlier, (line,), hint)
         return None
 
     # -- names ------------------------------------------------------------------------------------------------
@@ -202,10 +204,18 @@ class Proposer:
         """Return the expression for the stream that must wait, which always exists for the current stream."""
         scope, spot = self._places[depth]
         cuda, found = cuda_module(spot.source), own_name(scope, agent, scope.site)
+        index = self._index(depth, agent)
         if found is None and cuda and self._is_current(depth, agent):
-            index = "" if agent.device == self._device else str(agent.device)
             return StreamName(f"{cuda}.current_stream({index})")
-        return found or default_name(spot.source, agent)
+        return found or default_name(spot.source, agent, index)
+
+    def _index(self, depth: int, agent: LogicalThread) -> str:
+        """Return the index of a stream's device where a scope's statement begins; empty if it is the current one.
+
+        Each rank then runs the line on its own device.
+        """
+        selects = any(inner.spot.selects_device for inner in self._places[:depth])
+        return "" if agent.device == self._device and not selects else str(agent.device)
 
     def _is_current(self, depth: int, agent: LogicalThread) -> bool:
         """Return True if a stream is current at the beginning of a scope's statement."""
@@ -260,7 +270,7 @@ def record_stream(first: Site, user: LogicalThread, operand: int, allocated: Sit
     if stream is None:
         text = f"{cuda}.current_stream({user.device or ''})"
     elif user.ordinal == 0:
-        text = f"{cuda}.default_stream({user.device})"
+        text = f"{cuda}.default_stream()"  # the block that selects it makes its device current
     else:
         text = ast.unparse(stream) if is_simple(stream) else f"{cuda}.current_stream()"
     return _insert_before(spot, (f"{tensor}.record_stream({text})",))

@@ -83,11 +83,11 @@ def target_of(spot: SourceSpot) -> str | None:
     return None
 
 
-def default_name(source: SourceFile, agent: LogicalThread) -> StreamName | None:
+def default_name(source: SourceFile, agent: LogicalThread, index: str) -> StreamName | None:
     """Return the expression for a default stream, such as `torch.cuda.default_stream()`."""
     cuda = cuda_module(source)
     is_default = agent.ordinal == 0 and not agent.captured
-    return StreamName(f"{cuda}.default_stream({agent.device})") if cuda and is_default else None
+    return StreamName(f"{cuda}.default_stream({index})") if cuda and is_default else None
 
 
 def cuda_module(source: SourceFile) -> str | None:

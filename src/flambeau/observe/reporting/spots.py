@@ -68,6 +68,16 @@ class SourceSpot(NamedTuple):
                     if (stream := _selected_stream(item.context_expr)) is not None:
                         yield around, stream
 
+    @property
+    def selects_device(self) -> bool:
+        """Return True if a `with` statement of the function selects a stream or a device around the node."""
+        return any(
+            _selected_stream(item.context_expr) is not None or _selects_device(item.context_expr)
+            for inner, around in self.within_function()
+            if isinstance(around, (ast.With, ast.AsyncWith)) and inner in around.body
+            for item in around.items
+        )
+
     def loop_with(self, other: SourceSpot) -> ast.stmt | None:
         """Return the innermost loop of the function whose body contains this node and another one."""
         around_other = {other.node, *other.parents()}
@@ -159,6 +169,10 @@ def _selected_stream(item: ast.expr) -> ast.expr | None:
     if name == "graph":
         return next((keyword.value for keyword in item.keywords if keyword.arg == "stream"), None)
     return None
+
+
+def _selects_device(item: ast.expr) -> bool:
+    return isinstance(item, ast.Call) and last_name(item.func) in ("device", "device_of", "_DeviceGuard")
 
 
 def _parameters(code: CodeType) -> tuple[str, ...]:
