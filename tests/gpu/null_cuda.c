@@ -86,11 +86,23 @@ R cuMemHostAlloc(void** p, size_t n, unsigned f) {
   *p = (void*)take(n);
   for (int i = 0; *p && i < 64; i++) if (!host_of[i]) { host_of[i] = (P)*p; break; }
   return *p ? 0 : 2; }
+static struct { P at; size_t size; } registered[64];  /* the program's page-locked memory */
+R cuMemHostRegister(void* p, size_t n, unsigned f) {
+  if (!n) return 1;
+  for (int i = 0; i < 64; i++) if (registered[i].size && registered[i].at < (P)p + n && (P)p < registered[i].at + registered[i].size) return 712;
+  for (int i = 0; i < 64; i++) if (!registered[i].size) { registered[i].at = (P)p; registered[i].size = n; return 0; }
+  return 2; }
+R cuMemHostUnregister(void* p) {
+  for (int i = 0; i < 64; i++) if (registered[i].size && registered[i].at == (P)p) { registered[i].size = 0; return 0; }
+  return 713; }
 R cuPointerGetAttribute(void* v, int what, P p) {
   for (int i = 0; i < 64; i++) for (int j = 0; host_of[i] && j < 4096; j++)
     if (blocks[j].at == host_of[i] && p >= blocks[j].at && p < blocks[j].at + blocks[j].size) {
       if (what == 2) *(int*)v = 1; else *(size_t*)v = what == 11 ? blocks[j].at : blocks[j].size;
       return 0; }
+  for (int i = 0; i < 64; i++) if (p - registered[i].at < registered[i].size) {
+    if (what == 2) *(int*)v = 1; else *(size_t*)v = what == 11 ? registered[i].at : registered[i].size;
+    return 0; }
   return 1; }
 R cuMemFree(P p) { return drop(p); }
 R cuMemFreeAsync(P p, P s) { return drop(p); }

@@ -80,7 +80,7 @@ _lacking = lacking("torch._C")
 def __getattr__(name: str) -> Any:
     if name == "_functorch":
         return import_module("flambeau._C._functorch")
-    if name.startswith("_cuda_") or name.endswith("_allow_tf32"):
+    if name.startswith(("_cuda_", "_Cuda")) or name.endswith("_allow_tf32"):
         return getattr(import_module("flambeau._C._cuda"), name, None) or _lacking(name)
     return _lacking(name)
 

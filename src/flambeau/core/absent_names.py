@@ -51,7 +51,6 @@ _ADVICE = {
     "torch.func: rearrange": "Use Tensor.permute, reshape and expand",
     "torch.func: debug_unwrap": "Print the tensor",
     "torch.fft: Tensor": "Use torch.Tensor",
-    "_Runtime: cudaHostRegister|cudaHostUnregister": "Tensor.pin_memory() copies a tensor to pinned memory",
     "torch: fork|wait": "Use Python's concurrent.futures",
     "torch(.jit|._C)?: CompilationUnit|Script.*|(Lite|Static|Concrete).*Module.*|.*_ir(_.*)?": "Flambeau has no "
     "TorchScript compiler",

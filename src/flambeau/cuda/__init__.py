@@ -93,8 +93,10 @@ from flambeau.cuda.streams import (
     synchronize,
 )
 from flambeau.runtime.generator import cuda_defaults
+from flambeau.runtime.system import is_forked
 from flambeau.tensor.constructor import cuda_storages, cuda_types
 
+_lazy_init, _is_in_bad_fork = init, is_forked
 globals().update(cuda_types | cuda_storages)
 publish(globals())
 _lacking = lacking("torch.cuda")
@@ -107,6 +109,22 @@ _LATER = {  # name -> the module that is imported when it is first asked for
     **{name: name for name in ("_utils", "amp", "comm", "jiterator", "nccl", "nvtx", "profiler", "sparse")},
     **dict.fromkeys(("CudaError", "DeferredCudaCallError", "check_error", "cudaStatus", "cudart"), "library"),
     "_get_device_index": "_utils",
+    **dict.fromkeys(
+        (
+            "_exchange_device",
+            "_get_device",
+            "_get_generator",
+            "_get_rng_state_offset",
+            "_is_compiled",
+            "_lazy_call",
+            "_maybe_exchange_device",
+            "_set_rng_state_offset",
+            "_set_stream_by_id",
+        ),
+        "initialization",
+    ),
+    "_CudaDeviceProperties": "devices",
+    "_set_allocator_settings": "memory",
     "elementwise": "elementwise_kernel",
     "make_graphed_callables": "graphed",
 }
@@ -115,6 +133,8 @@ _LATER = {  # name -> the module that is imported when it is first asked for
 def __getattr__(name: str) -> Any:
     if name == "default_generators":
         return cuda_defaults()
+    if name == "_initialized":
+        return is_initialized()
     if name not in _LATER:
         _lacking(name)
     module = import_module(f"flambeau.cuda.{_LATER[name]}")

@@ -85,10 +85,12 @@ from flambeau.cuda.memory import host_memory_stats as host_memory_stats
 from flambeau.cuda.memory import host_memory_stats_as_nested_dict as host_memory_stats_as_nested_dict
 from flambeau.runtime.system import init as init
 from flambeau.cuda.random import initial_seed as initial_seed
+from flambeau.cuda import initialization as initialization
 from flambeau.cuda.memory import ipc_collect as ipc_collect
 from flambeau.runtime.system import is_available as is_available
 from flambeau.cuda.devices import is_bf16_supported as is_bf16_supported
 from flambeau.runtime.graphs.graph import is_current_stream_capturing as is_current_stream_capturing
+from flambeau.runtime.system import is_forked as is_forked
 from flambeau.runtime.system import is_initialized as is_initialized
 from flambeau.cuda.devices import is_tf32_supported as is_tf32_supported
 from flambeau.cuda import jiterator as jiterator

@@ -8,6 +8,7 @@ import ctypes
 import enum
 from typing import Any
 
+from flambeau.core.errors import NotSupportedError
 from flambeau.core.names import lacks
 from flambeau.cuda import profiler
 from flambeau.runtime import current, system
@@ -52,6 +53,32 @@ class _Runtime:
         """Return (free, total) bytes of a device's memory."""
         context = current.context_at(current.index_of(device, optional=True))
         return context.driver.mem_info(context.driver_index)
+
+    def cudaHostRegister(self, ptr: int, size: int, flags: int) -> int:
+        """Page-lock memory of the host that the program allocated: copies may then use it asynchronously.
+
+        Args:
+            ptr: Its address, such as `Tensor.data_ptr()` of a CPU tensor.
+            size: Its size in bytes.
+            flags: The sum of 1 (portable: always so) and 2 (mapped: always so), or 0.
+
+        Raises:
+            NotSupportedError: For other flags.
+            RuntimeError: If the size is 0, or a part of the memory is page-locked already.
+        """
+        if flags & ~3:
+            raise NotSupportedError(f"cudaHostRegister: flags 0 to 3 are supported, got {flags}")
+        current.context_at(current.local.device).driver.host_register(ptr, size)
+        return cudaError.success
+
+    def cudaHostUnregister(self, ptr: int) -> int:
+        """Undo `cudaHostRegister` of an address, after waiting for the work of all devices.
+
+        Raises:
+            RuntimeError: If it was not called with this address.
+        """
+        current.context_at(current.local.device).driver.host_unregister(ptr)
+        return cudaError.success
 
     def cudaStreamCreate(self, ptr: int) -> int:
         """Create a nonblocking stream of the current device and write its cudaStream_t to `ptr`."""

@@ -747,6 +747,22 @@ class Driver(Protocol):
         """Free memory that `host_alloc` returned. Waits for all devices' work first, as cudaFreeHost does."""
         ...
 
+    def host_register(self, ptr: int, nbytes: int) -> None:
+        """Page-lock host memory that the program allocated. The copies of every device may then use it asynchronously.
+
+        Raises:
+            DriverError: If the range is empty, or a part of it is page-locked already.
+        """
+        ...
+
+    def host_unregister(self, ptr: int) -> int:
+        """Undo `host_register`, and return its number of bytes. Waits for all devices' work first.
+
+        Raises:
+            DriverError: If `host_register` was not called with this address.
+        """
+        ...
+
     def host_pinned(self, ptr: int, nbytes: int) -> bool:
         """Return True if `nbytes` is positive and all bytes are page-locked.
 

@@ -69,6 +69,12 @@ class Forward:
     def host_free(self, memory: HostMemory) -> None:
         self.inner.host_free(memory)
 
+    def host_register(self, ptr: int, nbytes: int) -> None:
+        self.inner.host_register(ptr, nbytes)
+
+    def host_unregister(self, ptr: int) -> int:
+        return self.inner.host_unregister(ptr)
+
     def host_pinned(self, ptr: int, nbytes: int) -> bool:
         return self.inner.host_pinned(ptr, nbytes)
 

@@ -143,10 +143,22 @@ class RaceDriver(Forward):
 
     def host_alloc(self, nbytes: int) -> HostMemory:
         memory = self.inner.host_alloc(nbytes)
-        with self._lock:
-            self.detector.own(memory.ptr, nbytes, None, caller(), host=True)
-            self.detector.pinned.on_pin(memory.ptr, nbytes)
+        self._pin(memory.ptr, nbytes)
         return memory
+
+    def host_register(self, ptr: int, nbytes: int) -> None:
+        self.inner.host_register(ptr, nbytes)
+        self._pin(ptr, nbytes)
+
+    def host_unregister(self, ptr: int) -> int:
+        nbytes = self.inner.host_unregister(ptr)
+        self._forget(ptr, nbytes)
+        return nbytes
+
+    def _pin(self, ptr: int, nbytes: int) -> None:
+        with self._lock:
+            self.detector.own(ptr, nbytes, None, caller(), host=True)
+            self.detector.pinned.on_pin(ptr, nbytes)
 
     def host_free(self, memory: HostMemory) -> None:
         self.inner.host_free(memory)

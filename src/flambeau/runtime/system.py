@@ -51,6 +51,7 @@ _host_driver = host.driver
 _at_rest = current.Selection([host.default_stream])  # the selection while no device is open
 _closed_subscribers: list[Callable[[], None]] = []
 _watchers: list[Watcher] = []
+_deferred: list[Callable[[], None]] = []  # calls of `defer` that have not run yet
 _lock = threading.RLock()
 _machine: Machine | None = None
 _meta: Context | None = None  # the meta device, once it is used
@@ -134,6 +135,19 @@ def init() -> None:
         _enter(machine)
         if not machine.entered:
             _replace_outer(machine)
+        with ExitStack() as calls:  # all run in their order, even if one raises
+            for call in reversed(_deferred):
+                calls.callback(call)
+            _deferred.clear()
+
+
+def defer(call: Callable[[], None]) -> None:
+    """Call `call` now if CUDA is initialized, else as soon as it is."""
+    with _lock:
+        if _contexts:
+            call()
+        else:
+            _deferred.append(call)
 
 
 def watch(watcher: Watcher) -> None:

@@ -213,6 +213,30 @@ def host_pinned_goes_by_address(driver: Driver) -> None:
     assert driver.name == "cuda" or not driver.host_pinned(ptr, 4096)
 
 
+def host_register_pins_until_host_unregister(driver: Driver) -> None:
+    array = np.ones(4096, np.uint8)
+    ptr = address_of(array)
+    memory = _allocate_pinned(driver, 64)
+    if memory is None:
+        _raises(NotSupportedError, driver.host_register, ptr, 4096)
+        _raises(NotSupportedError, driver.host_unregister, ptr)
+        return
+    driver.host_free(memory)
+    _raises(DriverError, driver.host_register, ptr, 0)
+    driver.host_register(ptr, 4096)
+    assert driver.host_pinned(ptr, 4096)
+    assert driver.host_pinned(ptr + 4095, 1)
+    _raises(DriverError, driver.host_register, ptr + 64, 64)
+    _raises(DriverError, driver.host_unregister, ptr + 64)
+    ran: list[int] = []
+    driver.host_call(lambda: ran.append(1), driver.stream_default(driver.device_count() - 1))
+    assert driver.host_unregister(ptr) == 4096
+    assert ran == [1]
+    assert not driver.host_pinned(ptr, 1)
+    _raises(DriverError, driver.host_unregister, ptr)
+    assert array.all()
+
+
 def host_touch_changes_nothing(driver: Driver) -> None:
     array = np.arange(16, dtype=np.uint8)
     driver.host_touch(address_of(array), 16, True)

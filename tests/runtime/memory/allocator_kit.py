@@ -92,6 +92,12 @@ class FakeDriver:
     def host_free(self, memory: HostMemory) -> None:
         self.mem_free(memory.ptr)
 
+    def host_register(self, ptr: int, nbytes: int) -> None:
+        pass
+
+    def host_unregister(self, ptr: int) -> int:
+        return 0
+
     def stream_native(self, stream: int) -> int:
         return stream - 1
 

@@ -187,6 +187,12 @@ class CudaDriver:
     def host_free(self, memory: HostMemory) -> None:
         self._memory.free_host(memory)
 
+    def host_register(self, ptr: int, nbytes: int) -> None:
+        self._memory.register_host(ptr, nbytes)
+
+    def host_unregister(self, ptr: int) -> int:
+        return self._memory.unregister_host(ptr)
+
     def host_pinned(self, ptr: int, nbytes: int) -> bool:
         return self._memory.is_pinned(ptr, nbytes)
 

@@ -163,6 +163,12 @@ class HostDriver:
     def host_free(self, memory: HostMemory) -> None:
         raise NotSupportedError("the host driver pins no memory: pinning needs a CUDA device")
 
+    def host_register(self, ptr: int, nbytes: int) -> None:
+        raise NotSupportedError("the host driver pins no memory: pinning needs a CUDA device")
+
+    def host_unregister(self, ptr: int) -> int:
+        raise NotSupportedError("the host driver pins no memory: pinning needs a CUDA device")
+
     def host_pinned(self, ptr: int, nbytes: int) -> bool:
         self._check_open()
         return False

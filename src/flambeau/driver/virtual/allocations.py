@@ -29,10 +29,12 @@ class VirtualAllocations:
         self._machine, self._queues, self._captures = machine, queues, captures
         self._core, self._costs = machine.core, machine.profile.costs
         self._pinned: dict[int, HostMemory] = {}
+        self._registered: set[int] = set()  # addresses of those that the program allocated
         self._pinned_from: list[int] = []  # their addresses, sorted
 
     def clear(self) -> None:
         self._pinned.clear()
+        self._registered.clear()
         self._pinned_from.clear()
 
     def _settle(self, *devices: VirtualDevice) -> None:
@@ -107,23 +109,51 @@ class VirtualAllocations:
         memory = HostMemory(ptr + -ptr % _HOST_ALIGNMENT, nbytes, owner, pinned=True)
         if self._machine.budget is not None:
             self._machine.budget.add_pinned(memory.ptr, nbytes)
-        self._pinned[memory.ptr] = memory
-        insort(self._pinned_from, memory.ptr)
-        self._core.now += self._costs.alloc_ns
+        self._keep_pinned(memory)
         return memory
 
     def free_host(self, memory: HostMemory) -> None:
         self._machine.check_open()
-        if memory.ptr not in self._pinned:
+        if memory.ptr not in self._pinned or memory.ptr in self._registered:
             raise DriverError(
                 f"host_free: {memory.ptr:#x} is none of this machine's pinned memory, or freed already"
             )
-        self._settle(*self._machine.devices)
-        self._core.now += self._costs.alloc_ns
+        self._drop_pinned(memory.ptr)
         if self._machine.budget is not None:
             self._machine.budget.remove_pinned(memory.ptr)
-        del self._pinned[memory.ptr]
-        self._pinned_from.remove(memory.ptr)
+
+    def register_host(self, ptr: int, nbytes: int) -> None:
+        self._machine.check_open()
+        if ptr <= 0 or nbytes <= 0:
+            raise DriverError(f"host_register: no memory of {nbytes} bytes is at {ptr:#x}")
+        place = bisect_right(self._pinned_from, ptr + nbytes - 1)
+        before = self._pinned[self._pinned_from[place - 1]] if place else None
+        if before is not None and ptr < before.ptr + before.nbytes:
+            raise DriverError(
+                f"host_register: part of the {nbytes} bytes at {ptr:#x} is already mapped as page-locked memory"
+            )
+        self._registered.add(ptr)
+        self._keep_pinned(HostMemory(ptr, nbytes, None, pinned=True))
+
+    def unregister_host(self, ptr: int) -> int:
+        self._machine.check_open()
+        if ptr not in self._registered:
+            raise DriverError(f"host_unregister: {ptr:#x} is not the start of memory that was registered")
+        self._registered.remove(ptr)
+        nbytes = self._pinned[ptr].nbytes
+        self._drop_pinned(ptr)
+        return nbytes
+
+    def _keep_pinned(self, memory: HostMemory) -> None:
+        self._pinned[memory.ptr] = memory
+        insort(self._pinned_from, memory.ptr)
+        self._core.now += self._costs.alloc_ns
+
+    def _drop_pinned(self, ptr: int) -> None:
+        self._settle(*self._machine.devices)
+        self._core.now += self._costs.alloc_ns
+        del self._pinned[ptr]
+        self._pinned_from.remove(ptr)
 
     def is_pinned(self, ptr: int, nbytes: int) -> bool:
         """Return True if `nbytes` is positive and all bytes are pinned memory of this machine."""

@@ -322,6 +322,14 @@ class VirtualDriver:
         with self._lock:
             self._memory.free_host(memory)
 
+    def host_register(self, ptr: int, nbytes: int) -> None:
+        with self._lock:
+            self._memory.register_host(ptr, nbytes)
+
+    def host_unregister(self, ptr: int) -> int:
+        with self._lock:
+            return self._memory.unregister_host(ptr)
+
     def host_pinned(self, ptr: int, nbytes: int) -> bool:
         with self._lock:
             return self._memory.is_pinned(ptr, nbytes)

@@ -167,6 +167,14 @@ class Tracer(Forward):
             self.inner.host_free(memory)
         self._on_memory_change(NOWHERE, 0, -memory.nbytes)
 
+    def host_register(self, ptr: int, nbytes: int) -> None:
+        with self._note(MEMORY, "cudaHostRegister", nbytes=nbytes):
+            self.inner.host_register(ptr, nbytes)
+
+    def host_unregister(self, ptr: int) -> int:
+        with self._note(MEMORY, "cudaHostUnregister"):
+            return self.inner.host_unregister(ptr)
+
     def block_alloc(self, ptr: int, nbytes: int, stream: int, written: bool = False, pool: int = -1) -> None:
         self.inner.block_alloc(ptr, nbytes, stream, written, pool)
         self._on_memory_change(self._device_of(stream), nbytes, 0)

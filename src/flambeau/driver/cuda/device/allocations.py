@@ -20,6 +20,7 @@ _MEMORY_TYPE = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 _RANGE_START = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
 _RANGE_SIZE = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_RANGE_SIZE
 _PORTABLE = int(cu.CU_MEMHOSTALLOC_PORTABLE)
+_REGISTER_PORTABLE = int(cu.CU_MEMHOSTREGISTER_PORTABLE)
 
 
 class CudaAllocations:
@@ -36,10 +37,11 @@ class CudaAllocations:
         self._reach: set[tuple[int, int]] = set()  # (device, peer whose memory it can access)
         self._opened: dict[int, CudaDevice] = {}  # address of another process's memory -> device
         self._pinned: dict[int, int] = {}
+        self._registered: dict[int, int] = {}  # address of the program's page-locked memory -> bytes
 
     def clear(self) -> None:
         """Drop all entries, after the devices that owned the memory were closed."""
-        for table in (self._memory, self._ranges, self._opened, self._pinned):
+        for table in (self._memory, self._ranges, self._opened, self._pinned, self._registered):
             table.clear()
 
     def drop(self, device: CudaDevice) -> None:
@@ -50,7 +52,10 @@ class CudaAllocations:
             cu.cuIpcCloseMemHandle(ptr)
         for ptr in self._pinned:
             cu.cuMemFreeHost(ptr)
+        for ptr in self._registered:
+            cu.cuMemHostUnregister(ptr)
         self._pinned.clear()
+        self._registered.clear()
         for held in self._ranges.values():
             if held.device is device:
                 held.drop()
@@ -133,12 +138,28 @@ class CudaAllocations:
     def free_host(self, memory: HostMemory) -> None:
         if memory.ptr not in self._pinned:
             self._refuse(f"host_free: {memory.ptr:#x} was not allocated by this driver, or freed already")
+        self._settle_all()
+        check(cu.cuMemFreeHost(memory.ptr))
+        del self._pinned[memory.ptr]
+
+    def register_host(self, ptr: int, nbytes: int) -> None:
+        self._contexts.enter(self._contexts.device(0))
+        with self._outside_capture():
+            check(cu.cuMemHostRegister(ptr, nbytes, _REGISTER_PORTABLE))
+        self._registered[ptr] = nbytes
+
+    def unregister_host(self, ptr: int) -> int:
+        if ptr not in self._registered:
+            self._refuse(f"host_unregister: {ptr:#x} is not the start of memory that was registered")
+        self._settle_all()
+        check(cu.cuMemHostUnregister(ptr))
+        return self._registered.pop(ptr)
+
+    def _settle_all(self) -> None:
         for device in self._contexts.devices:
             if device.context is not None:
                 self._contexts.settle(device)
         self._contexts.enter_at(0)
-        check(cu.cuMemFreeHost(memory.ptr))
-        del self._pinned[memory.ptr]
 
     def is_pinned(self, ptr: int, nbytes: int) -> bool:
         """Return True if the range is not empty and all of it is page-locked, by any library, as CUDA reports."""
