@@ -161,6 +161,12 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "flambeau._symbolic",
 ) | dict.fromkeys(
     (
+        "_shape_as_tensor", "_softmax_backward_data", "affine_grid_generator", "cond", "fill", "frobenius_norm",
+        "grid_sampler", "is_signed", "norm_except_dim", "nuclear_norm", "while_loop",
+    ),
+    "flambeau._native_functions",
+) | dict.fromkeys(
+    (
         "_assert_async", "_check", "_check_index", "_check_is_size", "_check_not_implemented", "_check_tensor_all",
         "_check_tensor_all_with", "_check_type", "_check_value", "_check_with",
     ),

@@ -52,6 +52,7 @@ from flambeau.tensor.tensor import Tensor as Tensor
 from flambeau.tensor.storages import TypedStorage as TypedStorage
 from flambeau.tensor.storages import UntypedStorage as UntypedStorage
 from flambeau import accelerator as accelerator
+from flambeau._native_functions import affine_grid_generator as affine_grid_generator
 from flambeau import amp as amp
 from flambeau import ao as ao
 from flambeau.amp.autocast_mode import autocast as autocast
@@ -64,6 +65,7 @@ from flambeau.tensor.arguments.typing import channels_last_3d as channels_last_3
 from flambeau.amp.autocast_mode import clear_autocast_cache as clear_autocast_cache
 from flambeau.nn.compilation import compile as compile
 from flambeau import compiler as compiler
+from flambeau._native_functions import cond as cond
 from flambeau.tensor.arguments.typing import contiguous_format as contiguous_format
 from flambeau import cpu as cpu
 from flambeau import cuda as cuda
@@ -75,7 +77,9 @@ from flambeau.core.dtype import dtype as dtype
 from flambeau.autograd.grad_mode import enable_grad as enable_grad
 from flambeau import export as export
 from flambeau import fft as fft
+from flambeau._native_functions import fill as fill
 from flambeau.core.typeinfo import finfo as finfo
+from flambeau._native_functions import frobenius_norm as frobenius_norm
 from flambeau.tensor.storages import from_file as from_file
 from flambeau import func as func
 from flambeau import functional as functional
@@ -86,6 +90,7 @@ from flambeau.amp.autocast_mode import get_autocast_dtype as get_autocast_dtype
 from flambeau.amp.autocast_mode import get_autocast_gpu_dtype as get_autocast_gpu_dtype
 from flambeau.accelerator import get_device_module as get_device_module
 from flambeau.backends.products import get_float32_matmul_precision as get_float32_matmul_precision
+from flambeau._native_functions import grid_sampler as grid_sampler
 from flambeau import hub as hub
 from flambeau.core.typeinfo import iinfo as iinfo
 from flambeau.autograd.grad_mode import inference_mode as inference_mode
@@ -96,6 +101,7 @@ from flambeau.amp.autocast_mode import is_autocast_cpu_enabled as is_autocast_cp
 from flambeau.amp.autocast_mode import is_autocast_enabled as is_autocast_enabled
 from flambeau.autograd.grad_mode import is_grad_enabled as is_grad_enabled
 from flambeau.autograd.grad_mode import is_inference_mode_enabled as is_inference_mode_enabled
+from flambeau._native_functions import is_signed as is_signed
 from flambeau import jit as jit
 from flambeau.tensor.arguments.typing import layout as layout
 from flambeau import library as library
@@ -109,6 +115,8 @@ from flambeau import multiprocessing as multiprocessing
 from flambeau import nested as nested
 from flambeau import nn as nn
 from flambeau.autograd.grad_mode import no_grad as no_grad
+from flambeau._native_functions import norm_except_dim as norm_except_dim
+from flambeau._native_functions import nuclear_norm as nuclear_norm
 from flambeau import onnx as onnx
 from flambeau._ops import ops as ops
 from flambeau import optim as optim
@@ -150,6 +158,7 @@ from flambeau import utils as utils
 from flambeau import version as version
 from flambeau.runtime.system import virtual as virtual
 from flambeau.func.batching import vmap as vmap
+from flambeau._native_functions import while_loop as while_loop
 from flambeau import xpu as xpu
 
 class AnyType:

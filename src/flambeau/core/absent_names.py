@@ -13,17 +13,16 @@ _ADVICE = {
     "torch|Tensor: lstsq": _LINALG.format("lstsq"),
     "torch|Tensor: matrix_rank": _LINALG.format("matrix_rank"),
     "torch|Tensor: solve": _LINALG.format("solve"),
-    "torch: frobenius_norm|nuclear_norm": "Use torch.linalg.matrix_norm",
+    "torch: native_norm": "PyTorch has it for sparse tensors only: use torch.norm",
     "torch: lobpcg": "Use torch.linalg.eigh",
     "torch|Tensor: nested|to_padded_tensor": "Pad the tensors: torch.nn.utils.rnn.pad_sequence",
     "torch: masked": "Use torch.where with reductions, or a NaN as the mask",
     "torch: export|package|aot_.*": "Flambeau runs programs eagerly: torch.fx.symbolic_trace makes graphs",
-    "torch: cond|while_loop": "Flambeau runs programs eagerly: use Python's if and while",
     "torch.*|Tensor: (de)?quantize.*|quantized.*|q_.*|int_repr|qscheme|empty_quantized|per_(tensor|channel)_.*|"
     "fake_quantize.*|intrinsic|qat|quantizable|choose_qparams.*|fused_moving_avg.*|Q.*Storage": "Flambeau has no "
     "quantized tensors",
     "torch: (cudnn|miopen|mkldnn|fbgemm)_.*": "An entry of one library: use the function of torch.nn.functional",
-    "torch: grid_sampler.*|.*affine_grid_generator": "Use torch.nn.functional.grid_sample and affine_grid",
+    "torch: grid_sampler_.*|cudnn_affine_grid_generator": "Use torch.nn.functional.grid_sample and affine_grid",
     "torch: (native_)?(batch|layer|group)_norm.*": "Use the function of torch.nn.functional",
     "torch: convolution": "Use torch.nn.functional.conv1d, conv2d or conv3d",
     "torch: signal": "Use the windows of torch, such as torch.hann_window",
@@ -40,9 +39,7 @@ _ADVICE = {
     "torch.autograd.graph: region_activation_memory_budget": "Use torch.utils.checkpoint",
     "torch.autograd.graph: set_override_stale_capture_stream": "Leaves take the current stream: delete the call",
     "torch.optim: swap_in_optimizer_params_and_state": "Make a second optimizer and call its load_state_dict",
-    "torch.utils.checkpoint: CheckpointFunction": "Call checkpoint with use_reentrant=True",
-    "torch.utils.checkpoint: set_checkpoint_debug_enabled": "Call checkpoint with debug=True",
-    "torch.utils.checkpoint: DefaultDeviceType|GraphExecGroup|SAC_IGNORED_OPS": "Call checkpoint, or "
+    "torch.utils.checkpoint: GraphExecGroup|SAC_IGNORED_OPS": "Call checkpoint, or "
     "create_selective_checkpoint_contexts with a policy",
     "torch.distributed: ProcessGroupGloo": 'Call init_process_group("gloo") or new_group(backend="gloo")',
     "torch.distributed: record_comm": "flambeau trace and torch.profiler show collectives",

@@ -73,6 +73,8 @@ class device:  # PyTorch's public name
 
 
 def _parse(text: str, index: int | None) -> tuple[str, int | None]:
+    if not text:
+        raise RuntimeError("Device string must not be empty")
     kind, colon, digits = text.partition(":")
     if not kind.replace("_", "a").isalpha():
         raise RuntimeError(f"Invalid device string: '{brief_text(text)}'")

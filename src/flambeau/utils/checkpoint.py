@@ -12,8 +12,10 @@ from flambeau.autograd.function import Function
 from flambeau.autograd.graph import saved_tensors_hooks
 from flambeau.core.callsite import warn_program
 from flambeau.core.device import device
+from flambeau.core.errors import NotSupportedError
 from flambeau.core.meta import Meta
 from flambeau.core.size import Size
+from flambeau.runtime import system
 from flambeau.runtime.generator import default_cpu, default_of
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor import autocast
@@ -21,6 +23,7 @@ from flambeau.tensor.autograd.autograd_meta import edge_of, requires_grad
 from flambeau.tensor.autograd.saved import SavedTensor, save
 from flambeau.tensor.functions.gradients import run_backward
 from flambeau.tensor.tensor import Tensor
+from flambeau.utils._checkpoint_log import OperatorLog, describe_difference
 from flambeau.utils._selective_checkpoint import (
     CheckpointPolicy as CheckpointPolicy,
 )
@@ -29,6 +32,12 @@ from flambeau.utils._selective_checkpoint import (
 )
 from flambeau.utils._selective_checkpoint import (
     create_selective_checkpoint_contexts as create_selective_checkpoint_contexts,
+)
+
+_TIP = (
+    "Tip: To see a more detailed error message, either pass `debug=True` to `torch.utils.checkpoint.checkpoint(...)` "
+    "or wrap the code block with `with torch.utils.checkpoint.set_checkpoint_debug_enabled(True):` to enable "
+    "checkpoint-debug mode globally."
 )
 
 
@@ -145,11 +154,13 @@ def checkpoint(
             is not supported); False keeps the graph and fills in its saved tensors.
         context_fn: Returns two context managers, for the first run and for the second.
         determinism_check: "default" compares shapes, dtypes and devices of both runs; "none" does not.
+        debug: Errors list the operators of both runs, with the program's lines.
         early_stop: Stop the second run once all saved tensors are available.
         preserve_rng_state: Use the same random numbers in the second run (default True).
 
     Raises:
         CheckpointError: In backward, if the second run saves other tensors than the first.
+        ValueError: If `debug` is combined with `use_reentrant=True` or with `context_fn`.
     """
     preserve = kwargs.pop("preserve_rng_state", True)
     if use_reentrant is None:
@@ -158,14 +169,12 @@ def checkpoint(
             "Starting in PyTorch 2.9, calling checkpoint without use_reentrant will raise an exception.",
         )
         use_reentrant = True
-    if debug:
-        raise NotImplementedError("Flambeau lists no operators of a checkpoint: debug=True is not supported")
     if use_reentrant:
         if kwargs:
             raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
-        if context_fn is not noop_context_fn:
+        if context_fn is not noop_context_fn or debug:
             raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
-        return _Reentrant.apply(function, preserve, *args)
+        return CheckpointFunction.apply(function, preserve, *args)
     if determinism_check not in ("default", "none"):
         raise ValueError(
             f"determinism_check should be one of ['default', 'none'], but got {determinism_check}"
@@ -173,7 +182,13 @@ def checkpoint(
     if not mode.recording:
         return function(*args, **kwargs)
     early = early_stop if _early.stop is None else _early.stop
-    frame = _Frame(function, args, kwargs, preserve, context_fn(), determinism_check != "none", early)
+    logs = None
+    if debug if _debug.enabled is None else _debug.enabled:
+        if context_fn is not noop_context_fn:
+            raise ValueError("debug=True is incompatible with non-default context_fn")
+        logs = OperatorLog(), OperatorLog()
+    frame = _Frame(function, args, kwargs, preserve, logs or context_fn(), determinism_check != "none", early)
+    frame.logs = logs
     return frame.run()
 
 
@@ -206,10 +221,54 @@ class set_checkpoint_early_stop:
         _early.stop = self._saved
 
 
+class _Debug(threading.local):
+    enabled: bool | None = None
+
+
+_debug = _Debug()
+
+
+@contextlib.contextmanager
+def set_checkpoint_debug_enabled(enabled: bool | None) -> Iterator[None]:
+    """Override the argument `debug` of each call of `checkpoint` inside; None overrides nothing."""
+    before, _debug.enabled = _debug.enabled, enabled
+    try:
+        yield
+    finally:
+        _debug.enabled = before
+
+
+class DefaultDeviceType:
+    """The type of device whose random states `checkpoint` keeps where no argument is on such a device.
+
+    Flambeau keeps those of the arguments' devices, so that the type only answers `get_device_type`.
+    """
+
+    _device_type: str | None = None
+
+    @staticmethod
+    def set_device_type(device: str = "cuda") -> None:
+        """Set the type.
+
+        Raises:
+            NotSupportedError: If it is neither "cuda" nor "cpu".
+        """
+        if device not in ("cuda", "cpu"):
+            raise NotSupportedError(f"Flambeau has devices of the types cuda and cpu, got {device!r}")
+        DefaultDeviceType._device_type = device
+
+    @staticmethod
+    def get_device_type() -> str:
+        """Return the type; before `set_device_type` it is that of the accelerator, "cpu" without one."""
+        return DefaultDeviceType._device_type or ("cuda" if system.is_available() else "cpu")
+
+
 # -- a walk inside the walk -------------------------------------------------------------------------------
 
 
-class _Reentrant(Function):
+class CheckpointFunction(Function):
+    """The function of `checkpoint(use_reentrant=True)`: `apply(function, preserve_rng_state, *args)`."""
+
     @staticmethod
     def forward(ctx: Any, function: Any, preserve: bool, *args: Any) -> Any:
         if not any(ctx.needs_input_grad):
@@ -279,6 +338,7 @@ class _Frame:
         self.first, self.second = contexts
         self.checks, self.early = checks, early
         self.metas: list[Meta] = []
+        self.logs: tuple[OperatorLog, OperatorLog] | None = None  # of both runs, with debug=True
         self.found: dict[int, Any] = {}
 
     def run(self) -> Any:
@@ -318,7 +378,7 @@ class _Frame:
 
     def check(self, count: int) -> None:
         if count != len(self.metas):
-            raise CheckpointError(
+            raise self._error(
                 "torch.utils.checkpoint: A different number of tensors was saved during the original forward and "
                 f"recomputation.\nNumber of tensors saved during forward: {len(self.metas)}\nNumber of tensors saved "
                 f"during recomputation: {count}."
@@ -334,10 +394,14 @@ class _Frame:
             if saved != again
         ]
         if different:
-            raise CheckpointError(
+            raise self._error(
                 "torch.utils.checkpoint: Recomputed values for the following tensors have different metadata than "
                 f"during the forward pass.\n{''.join(different)}."
             )
+
+    def _error(self, text: str) -> CheckpointError:
+        more = describe_difference(*self.logs) if self.logs else _TIP
+        return CheckpointError(f"{text}\n{more}")
 
 
 def _save_argument(a: Any) -> Any:

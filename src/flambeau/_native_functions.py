@@ -1,0 +1,168 @@
+"""Functions of torch's namespace that PyTorch does not document and that libraries call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flambeau as torch
+from flambeau.core.callsite import warn_program
+from flambeau.tensor.tensor import Tensor
+
+_INTERPOLATIONS, _PADDINGS = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
+
+
+def _shape_as_tensor(input: Tensor) -> Tensor:
+    """Return the shape of a tensor as an int64 tensor on the CPU."""
+    return torch.tensor(input.shape, dtype=torch.int64)
+
+
+def _softmax_backward_data(grad_output: Tensor, output: Tensor, dim: int, input_dtype: Any) -> Tensor:
+    """Return the gradient of the input of a softmax along `dim`.
+
+    Args:
+        grad_output: The gradient of the result.
+        output: The result.
+        dim: The dimension.
+        input_dtype: The dtype of the gradient that is returned.
+    """
+    weighted = grad_output * output
+    return (weighted - output * weighted.sum(dim, keepdim=True)).to(input_dtype)
+
+
+def affine_grid_generator(theta: Tensor, size: Sequence[int], align_corners: bool) -> Tensor:
+    """Call `torch.nn.functional.affine_grid`."""
+    return torch.nn.functional.affine_grid(theta, list(size), align_corners)
+
+
+def grid_sampler(
+    input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Tensor:
+    """Call `torch.nn.functional.grid_sample`, with modes by their numbers.
+
+    Args:
+        input: The images or volumes.
+        grid: The places to sample.
+        interpolation_mode: 0 is bilinear, 1 nearest, 2 bicubic.
+        padding_mode: 0 is zeros, 1 border, 2 reflection.
+        align_corners: As for `grid_sample`.
+
+    Raises:
+        RuntimeError: If a mode has no such number.
+    """
+    if interpolation_mode not in range(3) or padding_mode not in range(3):
+        raise RuntimeError(
+            f"grid_sampler(): modes are 0, 1 or 2, got interpolation_mode={interpolation_mode} and "
+            f"padding_mode={padding_mode}"
+        )
+    names = _INTERPOLATIONS[interpolation_mode], _PADDINGS[padding_mode]
+    return torch.nn.functional.grid_sample(input, grid, *names, align_corners)
+
+
+def fill(input: Tensor, value: Any) -> Tensor:
+    """Return a tensor like `input` in which each element is `value`."""
+    return input.clone().fill_(value)
+
+
+def is_signed(input: Tensor) -> bool:
+    """Return True if the dtype of a tensor has negative numbers."""
+    return input.is_signed()
+
+
+def frobenius_norm(input: Tensor, dim: int | Sequence[int], keepdim: bool = False) -> Tensor:
+    """Return the square root of the sum of squares along one or two dimensions."""
+    _warn_deprecated("frobenius_norm", "linalg.vector_norm(A, 2., dim, keepdim)")
+    return torch.linalg.vector_norm(input, 2, dim, keepdim)
+
+
+def nuclear_norm(input: Tensor, dim: Any = (-2, -1), keepdim: bool = False) -> Tensor:
+    """Return the sum of the singular values of matrices.
+
+    Args:
+        input: The matrices.
+        dim: Their two dimensions. A bool is `keepdim`, as in PyTorch.
+        keepdim: Keep the two dimensions, with size 1.
+    """
+    if isinstance(dim, bool):
+        dim, keepdim = (-2, -1), dim
+    _warn_deprecated("nuclear_norm", "linalg.matrix_norm(A, 'nuc', dim, keepdim)")
+    return torch.linalg.matrix_norm(input, "nuc", tuple(dim), keepdim)
+
+
+def _warn_deprecated(name: str, instead: str) -> None:
+    warn_program(
+        f"at::{name} is deprecated and it is just left for JIT compatibility. It will be removed in a future PyTorch "
+        f"release. Please use `{instead}` instead",
+        UserWarning,
+    )
+
+
+def norm_except_dim(v: Tensor, pow: int = 2, dim: int = 0) -> Tensor:
+    """Return the norm of each slice of `v` along `dim`, with all other dimensions of size 1.
+
+    Args:
+        v: The tensor.
+        pow: The exponent of the norm.
+        dim: The dimension; -1 gives the norm of the whole tensor.
+    """
+    if dim == -1:
+        return v.norm(pow)
+    others = [i for i in range(v.dim()) if i != dim % v.dim()]
+    return torch.linalg.vector_norm(v, pow, others, keepdim=True) if others else v.abs()
+
+
+def cond(
+    pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any] = ()
+) -> Any:
+    """Return `true_fn(*operands)` if `pred` is true, else `false_fn(*operands)`.
+
+    The host waits for a predicate on a GPU, because Flambeau runs programs eagerly.
+
+    Args:
+        pred: A bool, or a tensor of one element.
+        true_fn: The function for True.
+        false_fn: The function for False.
+        operands: The arguments.
+
+    Raises:
+        RuntimeError: If the predicate is neither, a branch is not callable, or the operands are not in a sequence.
+    """
+    if not isinstance(pred, bool | Tensor) or (isinstance(pred, Tensor) and pred.numel() != 1):
+        raise RuntimeError(f"Expected pred to be bool or single-element tensor, but got {pred}.")
+    if not callable(true_fn) or not callable(false_fn):
+        raise RuntimeError("Expect both branches to be callable.")
+    if not isinstance(operands, tuple | list):
+        raise RuntimeError(f"Expect operands to be a tuple of tensors, but got {operands}.")
+    return (true_fn if bool(pred) else false_fn)(*operands)
+
+
+def while_loop(
+    cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Run `carried_inputs = body_fn(*carried_inputs)` as long as `cond_fn(*carried_inputs)` is true.
+
+    Args:
+        cond_fn: Returns a bool, or a tensor of one bool.
+        body_fn: Returns as many values as it takes.
+        carried_inputs: The first values, in a tuple or list.
+
+    Returns:
+        The last values, in a tuple.
+
+    Raises:
+        RuntimeError: If an argument is of another kind, or `body_fn` returns another number of values.
+    """
+    if not callable(cond_fn) or not callable(body_fn):
+        raise RuntimeError("Expect cond_fn and body_fn to be callable.")
+    if not isinstance(carried_inputs, tuple | list):
+        raise RuntimeError(f"Expect carried_inputs to be a tuple, but got {type(carried_inputs)}")
+    values = tuple(carried_inputs)
+    while bool(cond_fn(*values)):
+        found = body_fn(*values)
+        found = tuple(found) if isinstance(found, tuple | list) else (found,)
+        if len(found) != len(values):
+            raise RuntimeError(
+                f"body_fn should return {len(values)} values, as it takes, but got {len(found)}"
+            )
+        values = found
+    return values
