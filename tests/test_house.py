@@ -335,6 +335,7 @@ LARGER = {  # why each may exceed the bounds
     "nn/modules/transformer.py:Transformer.__init__": "PyTorch's signature",
     "nn/parallel/distributed.py:DistributedDataParallel": "PyTorch's class",
     "nn/parallel/distributed.py:DistributedDataParallel.__init__": "PyTorch's signature",
+    "observe/races.py:RaceDriver": "the driver protocol",
     "ops/multi_tensor/foreach.py:foreach": "to be split",
     "ops/reduce/reduction.py:reduction": "a family of operators",
     "optim/lr_scheduler/cycles.py:CyclicLR.__init__": "PyTorch's signature",
