@@ -249,7 +249,6 @@ def test_launch_has_one_result_for_all_ranks(tmp_path):
 
 
 def test_a_fix_serves_every_rank(tmp_path):
-    """Each rank runs the line on its own device."""
     lines = [
         "import os, torch",
         "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",

@@ -1,4 +1,4 @@
-"""Functions of torch's namespace that PyTorch does not document: values of its CPU build, and control flow."""
+"""These tests compare undocumented functions of torch with PyTorch's CPU build, and check control flow."""
 
 from __future__ import annotations
 
