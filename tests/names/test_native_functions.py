@@ -79,3 +79,20 @@ def test_a_condition_refuses_other_arguments(arguments: str) -> None:
 def test_a_loop_refuses_another_number_of_values() -> None:
     with pytest.raises(RuntimeError, match="should return 2 values"):
         flambeau.while_loop(lambda a, b: True, lambda a, b: (a,), (1, 2))
+
+
+SAVED: dict[str, Callable[[Any, Any], Any]] = {
+    "mul": lambda m, x: x * m.ones(2, 2, requires_grad=True), "exp": lambda m, x: x.exp(),
+    "pow": lambda m, x: x**3, "mm": lambda m, x: x @ x.T, "div": lambda m, x: x / (x + 2), "relu": lambda m, x: x.relu(),
+    "sin": lambda m, x: x.sin(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_saved_tensors_are_listed(name: str) -> None:
+    listed = []
+    for m in (flambeau, oracle):
+        node = SAVED[name](m, m.ones(2, 2, requires_grad=True)).grad_fn
+        names = {each for each in dir(node) if each.startswith("_saved_")}
+        listed.append({each for each in names if isinstance(getattr(node, each), m.Tensor)})
+    assert listed[0] == listed[1]

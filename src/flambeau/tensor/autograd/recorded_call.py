@@ -106,6 +106,11 @@ class RecordedCall(Node):
         found = self.saved[self.saved_spec.saved_names.index(requested)]
         return found.unpack(self) if isinstance(found, SavedTensor) else found
 
+    def __dir__(self) -> list[str]:
+        """Return the attributes, with PyTorch's names of saved values, which programs that draw graphs list."""
+        own, parameters = _SAVED_AS.get(self.name(), _USUALLY), _parameters_of(self.record.derivative)
+        return sorted({*super().__dir__(), *[name for name, value in own.items() if value in parameters]})
+
 
 _USUALLY = {"_saved_self": "a", "_saved_other": "b", "_saved_result": "out"}
 _POWER = {"_saved_self": "a", "_saved_exponent": "b"}
