@@ -1,13 +1,20 @@
-"""`--float32-precision` and FLAMBEAU_FLOAT32_PRECISION: products round to TF32 or not."""
+"""Tests that `--float32-precision` decides whether products round to TF32, and that reports say it."""
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+import flambeau as torch
+from flambeau.cli.output.run_report import write_screen
+from flambeau.report.recorder import machine_fields, machine_report
 
 PROGRAM = """
 import torch
@@ -87,3 +94,56 @@ def test_the_pytest_plugin_has_the_option(tmp_path: Path) -> None:
     if "unrecognized arguments" in done.stderr:  # the plugin is not installed here
         done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def multiply(kind: torch.dtype = torch.float32, device: str = "cuda") -> torch.Tensor:
+    return torch.ones(4, 4, dtype=kind, device=device) @ torch.ones(4, 4, dtype=kind, device=device)
+
+
+def convolve() -> torch.Tensor:
+    return torch.nn.functional.conv2d(*[torch.ones(1, 1, 3, 3, device="cuda") for _ in range(2)])
+
+
+def attend() -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(*[torch.ones(1, 2, 4, device="cuda")] * 3)
+
+
+def recur() -> object:
+    return torch.nn.GRU(2, 3, device="cuda")(torch.ones(4, 1, 2, device="cuda"))
+
+
+@contextmanager
+def precise() -> Iterator[None]:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = True
+
+
+def multiply_precisely() -> torch.Tensor:
+    with precise():
+        return multiply()
+
+
+@pytest.mark.parametrize(
+    ("work", "profile", "rounds"),
+    [
+        (multiply, "a100-40g", True), (convolve, "h100", True), (attend, "h100", True), (recur, "h100", True),
+        (multiply, "v100-16g", False), (lambda: multiply(torch.float64), "h100", False),
+        (lambda: multiply(torch.float16), "h100", False), (lambda: multiply(device="cpu"), "h100", False),
+        (lambda: torch.ones(4, 4, device="cuda") @ torch.ones(4, device="cuda"), "h100", False),
+        (multiply_precisely, "h100", False), (lambda: torch.ones(4, device="cuda") + 1, "h100", False),
+    ],
+)  # fmt: skip
+def test_a_report_says_when_products_rounded_to_tf32(
+    work: Callable[[], object], profile: str, rounds: bool
+) -> None:
+    with torch.virtual(profile=profile) as machine:
+        torch.ones(1, device="cuda")
+        work()
+        report = machine_report(machine._machine)
+    assert report.rounds_to_tf32 is rounds
+    text = io.StringIO()
+    write_screen({"machines": [machine_fields(report)], "processes": []}, text, [], failed=False)
+    assert ("--float32-precision highest" in text.getvalue()) is rounds

@@ -186,8 +186,9 @@ def _report_open_machine(machine: Machine) -> MachineReport:
         profile=machine.settings.profile if virtual else None,
         schedule=machine.settings.schedule if virtual else None,
         races=machine.settings.races,
-        devices=[], time_ns=None, host_wait_ns=None, time_error=None, trace_hash=None, token=None, unplayed="",
-        certificate=None if races is None else Certificate([], [_UNFINISHED], races),
+        devices=[], time_ns=None, host_wait_ns=None, time_error=None,
+        rounds_to_tf32=any(context.rounds_to_tf32 for context in machine.contexts), trace_hash=None, token=None,
+        unplayed="", certificate=None if races is None else Certificate([], [_UNFINISHED], races),
     )  # fmt: skip
 
 

@@ -40,6 +40,7 @@ class MachineReport:
     host_wait_ns: int | None  # of `time_ns`, in which the host waited for the devices
     # the median and the 90th percentile of the error to expect, as shares of `time_ns`
     time_error: tuple[float, float] | None
+    rounds_to_tf32: bool  # True if products rounded float32 to TF32
     trace_hash: str | None
     token: str | None
     unplayed: str  # why the program does not match the replayed token
@@ -100,6 +101,7 @@ def machine_report(machine: Machine) -> MachineReport:
         time_ns=bare.time_ns() if virtual else None,
         host_wait_ns=bare.host_wait_ns() if virtual else None,
         time_error=_time_error(bare) if virtual else None,
+        rounds_to_tf32=any(context.rounds_to_tf32 for context in machine.contexts),
         trace_hash=bare.trace_hash() if virtual else None,
         token=bare.token() if virtual else None,
         unplayed=bare.explain_unplayed() if virtual else "",

@@ -52,7 +52,7 @@ class Context:
 
     __slots__ = (
         "__weakref__", "allocator", "backing", "clock", "closed", "dead_streams", "default_stream", "device", "driver",
-        "driver_index", "index", "orders", "policy",
+        "driver_index", "index", "orders", "policy", "rounds_to_tf32",
     )  # fmt: skip
 
     allocator: Allocator
@@ -74,6 +74,7 @@ class Context:
         # time of recorded events; simulated on virtual GPUs
         self.clock: Callable[[], int] = time.monotonic_ns
         self.closed = False
+        self.rounds_to_tf32 = False  # True once a product of float32 was planned that rounds its operands
         # the distribution of random numbers over threads on this device; None until a random kernel runs
         self.policy: Any = None
         self.dead_streams: list[int] = []  # handles to destroy, see Note [Dead streams]

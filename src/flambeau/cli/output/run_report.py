@@ -12,6 +12,10 @@ from flambeau.report.document import Document, machines_of
 from flambeau.runtime.memory.statistics import format_size
 
 _HOST_BOUND = 0.1  # the host limits a program that waits for devices for a smaller share of its time
+_TF32 = (
+    "Products rounded float32 to TF32 (10 bits of mantissa), as the documentation has it. "
+    "--float32-precision highest keeps all bits, as PyTorch 2.13 does."
+)
 
 
 def write_screen(document: Document, file: TextIO, written: list[Path], failed: bool) -> None:
@@ -47,6 +51,8 @@ def _write_machine(machine: dict[str, Any], screen: Screen, failed: bool) -> Non
         screen.entry("time", _simulated_time(machine["time_ns"], machine["host_wait_ns"]))
         if machine["time_error"]:
             screen.entry("", error_text(machine["time_error"]))
+    if machine.get("rounds_to_tf32"):
+        screen.entry("precision", _TF32)
     _write_memory(machine["devices"], screen)
     certificate = machine["certificate"]
     if certificate is None:
