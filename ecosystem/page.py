@@ -47,11 +47,11 @@ timm needs torchvision.
 SUITES = """
 ## The packages' own tests
 
-Parts of packages' own test suites, which need minutes and no download, on Flambeau with two virtual
-GPUs and on PyTorch's CPU build. `ecosystem/suites.toml` names the parts. Ten of gpytorch's failures
-are tests that return at once without a GPU, as on PyTorch's CPU build: four exceed a tolerance for
-products on the device, six move priors to it. The other two find an error of 2.1e-5 on the CPU,
-where 2e-5 is allowed and PyTorch has 5e-6.
+Parts of packages' own test suites, which need minutes and no download, on Flambeau with two
+virtual GPUs and on PyTorch's CPU build. `ecosystem/suites.toml` names the parts. Ten of
+gpytorch's failures are tests that return immediately without a GPU, as on PyTorch's CPU build:
+four exceed a tolerance for products on the device, six move priors to it. The other two find an
+error of 2.1e-5 on the CPU, where 2e-5 is allowed and PyTorch has 5e-6.
 
 ```
 python -m ecosystem.suites FOLDER --python PYTHON --reference PYTHON   # FOLDER has the unpacked sources
