@@ -7,6 +7,7 @@ from typing import Any
 
 from flambeau.core.callsite import place, program_site
 from flambeau.core.device import device as torch_device
+from flambeau.core.errors import RaceError
 from flambeau.cuda.library import DeferredCudaCallError
 from flambeau.cuda.streams import get_stream_from_external, set_stream
 from flambeau.runtime import current, generator, system
@@ -31,6 +32,8 @@ def _lazy_call(callable: Callable[[], Any], **kwargs: Any) -> None:
     def call() -> None:
         try:
             callable()
+        except RaceError:
+            raise
         except Exception as error:
             raise DeferredCudaCallError(
                 f"CUDA call failed lazily at initialization with error: {error}\n\n"

@@ -59,7 +59,7 @@ KEPT = {  # by file and function: what becomes of a race there
     "distributed/stores/store.py turn": "stores use no device",
     "distributed/stores/store_server.py _call_guarded": "stores use no device",
     "distributed/stores/store_server.py _serve_client": "stores use no device",
-    "distributed/stores/store_server.py _try": "stores use no device",
+    "distributed/stores/store_server.py _run": "stores use no device",
     "distributed/backends/watchdog.py _fail": "aborts: nothing is accessed",
     "distributed/backends/watchdog.py before_close": "aborts: nothing is accessed",
     "distributed/backends/rank_progress.py __init__": "stores use no device",

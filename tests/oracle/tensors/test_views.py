@@ -197,3 +197,18 @@ def test_reversing_other_than_matrices_warns() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert flambeau.ones(2, 3).T.shape == (3, 2)
+
+
+@pytest.mark.parametrize("size", ["nan", "inf", "-inf", "2.0", "2.5", "-1.0"])
+@pytest.mark.parametrize("name", ["split", "chunk", "tensor_split", "narrow"])
+def test_float_tensors_as_sizes_are_refused_or_taken_as_pytorch_does(name: str, size: str) -> None:
+    def outcome_of(m):
+        number = m.tensor(float(size))
+        x = m.arange(6.0)
+        try:
+            parts = getattr(x, name)(0, number, 1) if name == "narrow" else getattr(x, name)(number)
+        except Exception as error:
+            return type(error).__name__
+        return [tuple(part.shape) for part in parts]
+
+    assert outcome_of(flambeau) == outcome_of(torch)

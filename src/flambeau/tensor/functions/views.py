@@ -736,7 +736,10 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
     is_vector = isinstance(split_size_or_sections, Tensor) and split_size_or_sections.numel() != 1
     if is_vector or not isinstance(split_size_or_sections, int | Tensor):
         raise TypeError(argument_type("split", "split_size", 2, "int", split_size_or_sections))
-    step = int(split_size_or_sections)
+    try:
+        step = int(split_size_or_sections)
+    except ValueError:  # NaN
+        raise TypeError(argument_type("split", "split_size", 2, "int", split_size_or_sections)) from None
     if step < 0:
         raise RuntimeError(f"split expects split_size be non-negative, but got split_size={step}")
     d = wrap_dim(dim, tensor.meta.ndim)

@@ -8,7 +8,7 @@ would have needed less memory: then they are launched one after the other, and m
 Why: The memory that a program needs must not grow because it is compiled.
 Consequences: `peak` computes a lower bound of what eager code had allocated. It holds because an allocation without a
 launch (`torch.empty`) settles: each input existed when the first call was made. If the program holds all inputs, both
-need the same memory, so a group that was fused before is launched without an analysis.
+need the same memory. A group that was fused before is launched without an analysis if as much of its memory is dead.
 
 # Note [Kernels of a group]
 Problem: A kernel has one shape. Its elements are computed from inputs and from views of results, which may be results

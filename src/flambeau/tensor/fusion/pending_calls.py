@@ -311,11 +311,8 @@ class PendingGroup:
         memory = arg.memory
         if self._computes(memory):
             position: int = memory.call.position
-            return (
-                -1 - position
-                if self._is_whole(arg, operand)
-                else self._view(position, operand, arg.deferred_offset)
-            )
+            is_whole = self._is_whole(arg, operand)
+            return -1 - position if is_whole else self._view(position, operand, arg.deferred_offset)
         place = self._place(arg.ptr, operand, memory)
         return -1 - self.writers[place] if place in self.writers else place
 
@@ -346,33 +343,32 @@ class PendingGroup:
             self.failure = error
             raise
         finally:
-            self.calls, self.inputs, self.views, self._storages = (
-                [],
-                [],
-                [],
-                {},
-            )  # no reference cycle delays freeing memory
+            # so that no reference cycle delays freeing memory
+            self.calls, self.inputs, self.views, self._storages = [], [], [], {}
             self.writers = {}
 
     def _issue(self, live: dict[int, DeferredStorage], why: str) -> None:
         handle = self.stream.handle
         for storage in self._storages.values():
             storage.used_on(handle)
+        if len(self.calls) == 1 and not self.is_logged:
+            _launch_alone(self, live)
+            return
         key = self._key(live)
         fused = None if self.is_logged else fused_plans.recall(key)
-        if fused is None or self.dead_storages():
+        if fused is None:
             self._issue_anew(NeededCalls(self, live), key, why)
         elif not self._launch_fused(fused, live):
             self._launch_each(NeededCalls(self, live))
         self.stream.queue.busy = True
 
     def _key(self, live: dict[int, DeferredStorage]) -> tuple[Any, ...]:
-        """Return what decides which kernel a group needs, unless only the group keeps one of its inputs alive.
+        """Return what decides which kernels a group needs.
 
         The plans determine the launches, and with the sources the operands and which of them are equal.
         """
         plans, uses = [c.plan for c in self.calls], [(c.sources, c.target) for c in self.calls]
-        return self.context, tuple(plans), tuple(uses), tuple(self.views), tuple(live)
+        return self.context, tuple(plans), tuple(uses), tuple(self.views), tuple(live), _dead_memory_of(self)
 
     def _issue_anew(self, needed: NeededCalls, key: tuple[Any, ...], why: str) -> None:
         """Analyze a group and launch it. What is fused is remembered."""
@@ -514,6 +510,32 @@ class PendingGroup:
 
     def sizes_of_inputs(self) -> list[int]:
         return [s.nbytes for s in self._storages.values()]
+
+
+def _launch_alone(group: PendingGroup, live: dict[int, DeferredStorage]) -> None:
+    """Launch the only call of a group if something needs its result."""
+    (call,) = group.calls
+    if not live and call.target < 0:
+        return
+    blocks: dict[int, Any] = {}
+    try:
+        group._launch_one(call, blocks)
+    except BaseException:
+        group._free(blocks)
+        raise
+    for memory in live.values():
+        memory.receive(blocks[call.target])
+    group.stream.queue.busy = True
+
+
+def _dead_memory_of(group: PendingGroup) -> tuple[Any, ...]:
+    """Return what decides whether eager code would have needed less memory than a group: () if it cannot have."""
+    dead, storages = group.dead_storages(), group._storages
+    if not dead:
+        return ()
+    numbers = {key: n for n, key in enumerate(storages)}
+    of_inputs = [numbers.get(id(x.storage)) for x in group.inputs]
+    return tuple(of_inputs), tuple(group.sizes_of_inputs()), tuple([numbers[id(s)] for s in dead])
 
 
 def _overlaps(operands: Iterable[tuple[int, Meta]], with_: tuple[int, Meta]) -> bool:
