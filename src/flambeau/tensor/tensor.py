@@ -193,7 +193,7 @@ def make_view(t: Tensor, meta: Meta, offset: int = 0) -> Tensor:
     if is_pending(memory) and meta.dtype is t.meta.dtype:
         self = make_deferred(memory, meta, t.deferred_offset + offset)
     else:
-        self = make(meta, memory, t.ptr + offset)
+        self = make(meta, memory, t.ptr + offset if offset else t.ptr)  # a sparse tensor has no address
     self.counter = t.counter
     return self
 
