@@ -76,7 +76,8 @@ _WORDED_AS_PYTORCHS = {
     IndexError: r"^Dimension |cannot be applied|out of (range|bounds)|is supposed|Expected reduction dim|Number of ind|"
     r"[Ii]ndex",
     KeyError: r"'initial_lr' is not specified",  # of a scheduler that resumes
-    OverflowError: r"^int too big to convert$|^can't convert negative int to unsigned$",  # of ints beyond 64 bits
+    # Of ints beyond 64 bits, and of an infinite ratio of a pooling.
+    OverflowError: r"^int too big to convert$|^can't convert negative int to unsigned$|output_ratio must be finite",
 }
 _LEAKS = re.compile(
     r"cannot convert float|int too large|ufunc|operands could not be|array is too|negative dimensions|"

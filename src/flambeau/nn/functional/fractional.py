@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite, isnan
 from typing import Any
 
 from flambeau.core.dtype import int64
@@ -32,6 +33,15 @@ def _ratios(ratio: Any, ndim: int, name: str) -> tuple[Any, ...]:
     if len(ratios) < ndim:
         raise IndexError(f"{name}: output_ratio is out of range: {len(ratios)} ratios for {ndim} dimensions")
     return ratios
+
+
+def _scaled(size: int, ratio: Any, name: str) -> int:
+    """Return the size of an output. Raises OverflowError for an infinite ratio and ValueError for NaN, as int() does."""
+    if isinstance(ratio, float) and not isfinite(ratio):
+        raise (ValueError if isnan(ratio) else OverflowError)(
+            f"{name}: output_ratio must be finite, got {ratio}"
+        )
+    return int(size * ratio)
 
 
 def _check_samples(samples: Tensor, x: Tensor, ndim: int) -> None:
@@ -99,7 +109,8 @@ def _pool(
     batch = x if x.dim() == ndim + 2 else x.unsqueeze(0)
     sizes = tuple(batch.shape[2:])
     if output_size is None:
-        output_size = [int(n * r) for n, r in zip(sizes, _ratios(output_ratio, ndim, name), strict=True)]
+        ratios = zip(sizes, _ratios(output_ratio, ndim, name), strict=True)
+        output_size = [_scaled(n, ratio, name) for n, ratio in ratios]
     counts = ints_of(_each(output_size, ndim), name, "output_size", 3)
     windows = ints_of(_each(kernel_size, ndim), name, "kernel_size", 2)
     if not all(batch.shape[1:]):
