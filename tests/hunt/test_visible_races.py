@@ -20,5 +20,5 @@ def test_reports_name_the_visible_index(monkeypatch):
         assert race.device == f"cuda:{index}"
         assert f"the default stream of cuda:{index}" in str(race.first)
         assert f"side stream 1 of cuda:{index}" in str(race.second)
-        assert f"torch.cuda.default_stream({index})" in race.fix.text
+        assert "torch.cuda.default_stream()" in race.fix.text  # the block's device is current
     assert len(races) == 2

@@ -14,7 +14,6 @@ import pytest
 
 import flambeau as torch
 from flambeau.core.absent_names import advice_for
-from flambeau.cuda import library as cuda_library
 
 OWNERS: list[Any] = [
     torch, torch.nn, torch.nn.functional, torch.nn.utils, torch.optim, torch.cuda, torch.linalg, torch.fft,
@@ -58,7 +57,6 @@ def test_the_words_are_pythons() -> None:
         (torch.Tensor, "dequantize", "no quantized tensors"),
         (torch, "symeig", "torch.linalg.eigh"),
         (torch.utils.data, "datapipes", "IterableDataset"),
-        (cuda_library._Runtime, "cudaHostRegister", "pin_memory"),
     ],
 )
 def test_names_of_pytorch_say_what_to_use_instead(owner: Any, name: str, advice: str) -> None:
