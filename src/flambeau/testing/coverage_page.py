@@ -63,7 +63,6 @@ DIFFERENCES = {
     "cuda.memory_usage": "as `utilization`",
     "cuda.temperature": "as `utilization`",
     "cuda.power_draw": "as `utilization`",
-    "cuda.cudart": "all of PyTorch's functions",
     "cuda.jiterator": "virtual GPUs compute plain C++ (no loops, no pointers); half precision is computed in float32",
     "cuda.nccl": "complex numbers are summed too; virtual GPUs return the `version` of the NCCL that they model",
     "cuda.get_rng_state": "for a missing GPU RuntimeError (PyTorch: IndexError), for the CPU ValueError",

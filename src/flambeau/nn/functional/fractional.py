@@ -35,12 +35,11 @@ def _ratios(ratio: Any, ndim: int, name: str) -> tuple[Any, ...]:
     return ratios
 
 
-def _scaled(size: int, ratio: Any, name: str) -> int:
-    """Return the size of an output. Raises OverflowError for an infinite ratio and ValueError for NaN, as int() does."""
+def _scale(size: int, ratio: Any, name: str) -> int:
+    """Return the size of an output. Raises OverflowError for an infinite ratio, ValueError for NaN, as int() does."""
     if isinstance(ratio, float) and not isfinite(ratio):
-        raise (ValueError if isnan(ratio) else OverflowError)(
-            f"{name}: output_ratio must be finite, got {ratio}"
-        )
+        kind = ValueError if isnan(ratio) else OverflowError
+        raise kind(f"{name}: output_ratio must be finite, got {ratio}")
     return int(size * ratio)
 
 
@@ -110,7 +109,7 @@ def _pool(
     sizes = tuple(batch.shape[2:])
     if output_size is None:
         ratios = zip(sizes, _ratios(output_ratio, ndim, name), strict=True)
-        output_size = [_scaled(n, ratio, name) for n, ratio in ratios]
+        output_size = [_scale(n, ratio, name) for n, ratio in ratios]
     counts = ints_of(_each(output_size, ndim), name, "output_size", 3)
     windows = ints_of(_each(kernel_size, ndim), name, "kernel_size", 2)
     if not all(batch.shape[1:]):
