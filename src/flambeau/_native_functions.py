@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import flambeau as torch
 from flambeau.core.callsite import warn_program
+from flambeau.core.layout import wrap_dim
+from flambeau.tensor.arguments.arg_aliases import accepting
 from flambeau.tensor.tensor import Tensor
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _INTERPOLATIONS, _PADDINGS = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
+
+
+def _by_parser(define: F) -> F:
+    """Return a function that refuses arguments of other types than its annotations say, as PyTorch's parser does."""
+    checked: F = accepting(define, define.__name__)
+    return checked
 
 
 def _shape_as_tensor(input: Tensor) -> Tensor:
@@ -35,6 +45,7 @@ def affine_grid_generator(theta: Tensor, size: Sequence[int], align_corners: boo
     return torch.nn.functional.affine_grid(theta, list(size), align_corners)
 
 
+@_by_parser
 def grid_sampler(
     input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Tensor:
@@ -64,6 +75,7 @@ def fill(input: Tensor, value: Any) -> Tensor:
     return input.clone().fill_(value)
 
 
+@_by_parser
 def is_signed(input: Tensor) -> bool:
     """Return True if the dtype of a tensor has negative numbers."""
     return input.is_signed()
@@ -97,6 +109,7 @@ def _warn_deprecated(name: str, instead: str) -> None:
     )
 
 
+@_by_parser
 def norm_except_dim(v: Tensor, pow: int = 2, dim: int = 0) -> Tensor:
     """Return the norm of each slice of `v` along `dim`, with all other dimensions of size 1.
 
@@ -104,10 +117,16 @@ def norm_except_dim(v: Tensor, pow: int = 2, dim: int = 0) -> Tensor:
         v: The tensor.
         pow: The exponent of the norm.
         dim: The dimension; -1 gives the norm of the whole tensor.
+
+    Raises:
+        IndexError: If the tensor does not have the dimension.
     """
     if dim == -1:
         return v.norm(pow)
-    others = [i for i in range(v.dim()) if i != dim % v.dim()]
+    if not v.dim():
+        raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
+    d = wrap_dim(dim, v.dim())
+    others = [i for i in range(v.dim()) if i != d]
     return torch.linalg.vector_norm(v, pow, others, keepdim=True) if others else v.abs()
 
 

@@ -94,6 +94,15 @@ def test_wrong_calls_raise_as_in_pytorch(call: str) -> None:
     assert errors[0] == errors[1]
 
 
+@pytest.mark.parametrize("pivots", [[0, 1], [-3, 1]])
+def test_wrong_pivots_leave_a_virtual_gpu_usable(pivots: list[int]) -> None:
+    with flambeau.virtual(1):
+        eye = flambeau.eye(2, device="cuda")
+        with pytest.raises(RuntimeError, match="Pivots given to ldl_solve"):
+            flambeau.linalg.ldl_solve(eye, flambeau.tensor(pivots, device="cuda"), eye)
+        assert eye.sum().item() == 2
+
+
 @pytest.mark.parametrize("value", [0.0, float("nan")])
 def test_a_zero_of_d_is_reported(value: float) -> None:
     for room in (torch, flambeau):

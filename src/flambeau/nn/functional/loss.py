@@ -268,6 +268,8 @@ def cross_entropy(
         require_tensor(input, "cross_entropy_loss").meta,
         require_tensor(target, "cross_entropy_loss", "target", 2).meta,
     )
+    if weight is not None:
+        require_tensor(weight, "cross_entropy_loss", "weight", 3)
     axis = 0 if x.ndim == 1 else 1
     if x.shape == y.shape and x.ndim:
         return _of_probabilities(input, target, weight, ignore_index, mode, label_smoothing, axis)

@@ -297,6 +297,15 @@ def _adaptive_max(ndim: int, name: str) -> Callable[..., Any]:
     )
 
 
+def _adaptive_with_indices(define: Callable[..., Any]) -> Callable[..., Any]:
+    def with_indices(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+        return define(input, output_size, return_indices=True)  # whatever the caller says
+
+    return _set_name(
+        with_indices, f"{define.__name__}_with_indices", f"`{define.__name__}`, and where they stand."
+    )
+
+
 adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (
     _adaptive_avg(n, f"adaptive_avg_pool{n}d") for n in (1, 2, 3)
 )
@@ -304,7 +313,7 @@ adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (
     _adaptive_max(n, f"adaptive_max_pool{n}d") for n in (1, 2, 3)
 )
 adaptive_max_pool1d_with_indices, adaptive_max_pool2d_with_indices, adaptive_max_pool3d_with_indices = (
-    _with_indices(f) for f in (adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d)
+    _adaptive_with_indices(f) for f in (adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d)
 )
 
 by_parser(adaptive_avg_pool1d)

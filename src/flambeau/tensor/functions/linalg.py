@@ -16,7 +16,7 @@ from typing import Any
 
 from flambeau.core.callsite import warn_program
 from flambeau.core.device import CPU, META
-from flambeau.core.dtype import float64, promote_types
+from flambeau.core.dtype import float64, int64, promote_types
 from flambeau.core.errors import LinAlgError, argument_type
 from flambeau.core.typeinfo import finfo
 from flambeau.ops.linalg import ldl
@@ -536,7 +536,22 @@ def ldl_solve(
         NotSupportedError: On real GPUs, for which there is no implementation.
     """
     is_hermitian = bool(hermitian) and tensor_of(LD, "linalg_ldl_solve", "LD").dtype.is_complex
-    return store_results(call(ldl.ldl_solve, (LD, pivots, B), (is_hermitian,)), out)
+    found = call(ldl.ldl_solve, (LD, pivots, B), (is_hermitian,))
+    _check_pivots(pivots, LD.shape[-1])
+    return store_results(found, out)
+
+
+def _check_pivots(pivots: Tensor, rows: int) -> None:
+    """Raise RuntimeError if a pivot is not a row, counted from 1. Reads them, which waits for the device."""
+    if pivots.is_meta:
+        return
+    sizes = pivots.to(int64).abs()
+    for is_wrong, bound in ((sizes < 1, ">= 1"), (sizes > rows, "<= LD.size(-2)")):
+        if is_wrong.any():
+            raise RuntimeError(
+                f"Pivots given to ldl_solve must all satisfy |pivot| {bound}. Did you properly pass the result of "
+                "ldl_factor?"
+            )
 
 
 # -- QR -----------------------------------------------------------------------------------------------------------

@@ -289,7 +289,7 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = 
     """Return the integral along `dim` by the trapezoidal rule, of samples at `x`, or at distance `dx` (default 1)."""
     dim = _samples_dim("trapezoid", y, x, dx, dim)
     if not y.meta.shape[dim]:
-        return y.sum(dim)
+        return y.new_zeros((*y.shape[:dim], *y.shape[dim + 1 :]))
     if x is None:
         ends = y.select(dim, 0) + y.select(dim, -1)
         return (y.sum(dim) - ends * 0.5) * (1.0 if dx is None else dx)

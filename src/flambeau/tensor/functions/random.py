@@ -257,6 +257,8 @@ def bernoulli_(self: Tensor, p: float | Tensor = 0.5, *, generator: Generator | 
     if isinstance(p, Tensor):
         if self.dtype.is_complex:
             raise ops.refusal("bernoulli_ of a tensor", self.meta)
+        if not p.dtype.is_floating_point and p.numel():
+            raise ops.refusal("bernoulli of probabilities", p.meta)
         return self.copy_(_compare_with_uniform(p.to(self.device).expand(self.shape), generator))
     if not 0 <= p <= 1:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p:g}")

@@ -62,7 +62,7 @@ def topk(
 @both
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False, *, out: Any = None) -> Any:
     """Return (values, indices) of the k-th smallest along `dim`, counted from 1."""
-    params = (dim, keepdim, None, integer(k, "kthvalue", "k", 2))
+    params = (integer(dim, "kthvalue", "dim", 3), keepdim, None, integer(k, "kthvalue", "k", 2))
     return return_types.kthvalue.of(run(reduction.kthvalue, (input,), params, out), out)
 
 

@@ -115,8 +115,13 @@ _bind_copy("narrow", "dim: int, start: int, length: int", bind=both)
 
 # PyTorch's are views that autograd does not watch; here they are views.
 alias("unsafe_chunk", views.chunk)
-alias("unsafe_split", views.split)
 alias("unsafe_split_with_sizes", views.split_with_sizes)
+
+
+@both
+def unsafe_split(input: Tensor, split_size: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """Return parts of a dimension as views, of one size (the last may be smaller)."""
+    return views.split(input, int(split_size), dim)
 
 
 # -- a view replaced ----------------------------------------------------------------------------------------

@@ -723,10 +723,8 @@ split(input: Tensor, split_sizes: IntTuple, dim: int=)
 split(input: Tensor, split_size: IntTuple, dim: int=)
 split(tensor: Tensor, split_size_or_sections: IntTuple, dim: int=)
 split(tensor: Tensor, split_size_or_sections: Tensor | int, dim: int=)
-unsafe_split(input: Tensor, split_size: int, dim: int=)
 """)
 @accepts("split", split_size="split_size_or_sections")
-@accepts("unsafe_split", split_size="split_size_or_sections")
 def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """Return parts of a dimension as views, of one size (the last may be smaller) or of several sizes."""
     if isinstance(split_size_or_sections, list | tuple):
