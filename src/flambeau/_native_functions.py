@@ -9,6 +9,7 @@ import flambeau as torch
 from flambeau.core.callsite import warn_program
 from flambeau.core.layout import wrap_dim
 from flambeau.tensor.arguments.arg_aliases import accepting
+from flambeau.tensor.arguments.arg_errors import IntTuple
 from flambeau.tensor.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,7 +41,8 @@ def _softmax_backward_data(grad_output: Tensor, output: Tensor, dim: int, input_
     return (weighted - output * weighted.sum(dim, keepdim=True)).to(input_dtype)
 
 
-def affine_grid_generator(theta: Tensor, size: Sequence[int], align_corners: bool) -> Tensor:
+@_by_parser
+def affine_grid_generator(theta: Tensor, size: IntTuple, align_corners: bool) -> Tensor:
     """Call `torch.nn.functional.affine_grid`."""
     return torch.nn.functional.affine_grid(theta, list(size), align_corners)
 

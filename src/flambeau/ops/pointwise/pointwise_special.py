@@ -266,7 +266,7 @@ def _gamma_density(a: Any, b: Any) -> Any:
 def _xlog1py_back(grad: Any, a: Any, b: Any) -> Any:
     """Return the gradient with respect to b; 0 where a is 0 and the logarithm is infinite."""
     logs = np.log1p(b) if isinstance(b, bool | int | float) else b.log1p()
-    return grad.masked_fill((a == 0) & (b <= -1), 0) * logs
+    return (grad * logs).masked_fill((a == 0) & (b <= -1), 0)
 
 
 igamma = _binary(
