@@ -15,7 +15,8 @@ from flambeau.tensor.arguments import public
 PARSER = "PyTorch's parser refuses the documented name, and takes the shown one"
 EXCEPTIONS = {
     **dict.fromkeys(
-        ("broadcast_to", "dequantize", "matrix_exp", "searchsorted", "smm", "true_divide"), PARSER
+        ("broadcast_to", "dequantize", "matrix_exp", "searchsorted", "smm", "true_divide", "unsafe_split"),
+        PARSER,
     ),
     "concatenate": "`axis` is NumPy's name of `dim`; calls take both",
     "histogramdd": "PyTorch's parser has no `out`",

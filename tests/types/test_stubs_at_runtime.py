@@ -23,7 +23,7 @@ from mypy.options import Options
 
 DIFFERENT = {
     "flambeau.addmv_", "flambeau.cholesky_solve", "flambeau.linalg.norm", "flambeau.range",
-    "flambeau.special.log_softmax", "flambeau.unsafe_split",
+    "flambeau.special.log_softmax",
 }  # fmt: skip
 """Functions that show the names and defaults that PyTorch documents. Their stubs have those that its parser takes, which
 test_stubs.py compares with PyTorch's own stubs."""
