@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_programs import check_equals_eager_code
 from seeds import EXHAUSTIVE
 
 import flambeau as torch
@@ -57,13 +58,6 @@ def walk(values: list[Any], steps: list[tuple[str, int, int, bool]]) -> list[Any
     return values
 
 
-def operands(shape: tuple[int, ...], kind: Any) -> list[Any]:
-    torch.manual_seed(5)
-    x = torch.randn(shape, device="cuda").to(kind)
-    strided = torch.randn((*shape[:-1], 2 * shape[-1]), device="cuda")[..., ::2]
-    return [x, torch.randn(shape[-1], device="cuda"), strided]
-
-
 @given(
     shape=st.sampled_from(SHAPES),
     kind=st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
@@ -71,14 +65,7 @@ def operands(shape: tuple[int, ...], kind: Any) -> list[Any]:
 )
 @settings(max_examples=1500 if EXHAUSTIVE else 60, deadline=None)
 def test_random_softmax_equals_eager_code(shape: Any, kind: Any, steps: Any) -> None:
-    want = walk(operands(shape, kind), steps)
-    compiled = torch.compile(walk)
-    for _ in range(2):  # the second run finds the groups
-        got = compiled(operands(shape, kind), steps)
-        for x, y in zip(got, want, strict=True):
-            assert (x.dtype, x.shape, x.stride(), x._version) == (y.dtype, y.shape, y.stride(), y._version)
-            assert torch.equal(x.nan_to_num(), y.nan_to_num())
-            assert torch.equal(x.isnan(), y.isnan())
+    check_equals_eager_code(walk, shape, kind, steps)
 
 
 def masked_softmax(scores: Any, mask: Any) -> Any:
