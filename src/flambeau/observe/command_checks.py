@@ -185,7 +185,10 @@ class CommandChecks:
             self._detector.host.add_command(use, stream)
 
     def _plain_check(self, what: str, extents: tuple[Extent, ...], outputs: int) -> Check:
-        """Return the check of a copy, fill or host function. Equal ones share a check."""
+        """Return the race check of a copy, a fill or a host function.
+
+        Commands with the same name and the same sizes of memory share one.
+        """
         key = (what, extents, outputs)
         found = self._plain.get(key)
         if found is None:

@@ -484,7 +484,7 @@ class RaceDriver(Forward):
             self.detector.findings.on_failure(caller())
 
     def _enter(self) -> None:
-        """Notify the detector which thread is calling."""
+        """Make the calling thread the one that the detector attributes the next driver calls to."""
         if get_ident() != self.detector.running:
             with self._lock:
                 self.detector.enter()

@@ -61,7 +61,14 @@ def assign(
 
 
 class _Filling:
-    """The bucket of one dtype and device to which the next gradients are added."""
+    """A bucket that is not full yet. There is one for each dtype and device of the gradients.
+
+    Attributes:
+        indices: The gradients in it.
+        nbytes: Their size.
+        number: How many buckets of this dtype and device are full.
+        limit: The size in bytes from which it is full.
+    """
 
     def __init__(self) -> None:
         self.indices: list[int] = []

@@ -34,7 +34,7 @@ class NarrowParameters:
     def __init__(self, params: list[Any], config: _MixedPrecision) -> None:
         self.config = config
         self.params = [p for p in params if p.is_floating_point()]
-        # the memory of the full-precision parameters, while they are in low precision
+        # The full-precision data of `params`, kept here while the parameters hold low-precision copies.
         self.wide: list[Any] = []
 
     def narrow(self) -> None:

@@ -210,15 +210,18 @@ class Proposer:
         return found or default_name(spot.source, agent, index)
 
     def _index(self, depth: int, agent: LogicalThread) -> str:
-        """Return the index of a stream's device where a scope's statement begins; empty if it is the current one.
+        """Return the index that a fix writes for a stream's device: "" if that device is current there.
 
-        Each rank then runs the line on its own device.
+        The fix stands before the statement of frame `depth`. Without an index every rank runs it on its own device.
         """
         selects = any(inner.spot.selects_device for inner in self._places[:depth])
         return "" if agent.device == self._device and not selects else str(agent.device)
 
     def _is_current(self, depth: int, agent: LogicalThread) -> bool:
-        """Return True if a stream is current at the beginning of a scope's statement."""
+        """Return True if `agent`, a stream, is the current stream where a statement of the program begins.
+
+        `depth` is the number of the statement's frame, counted from the innermost one.
+        """
         if agent.grouped or not self._is_live:
             # A collective begins after the current stream's work; other commands were enqueued on that
             # stream.

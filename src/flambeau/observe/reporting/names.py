@@ -91,7 +91,10 @@ def default_name(source: SourceFile, agent: LogicalThread, index: str) -> Stream
 
 
 def cuda_module(source: SourceFile) -> str | None:
-    """Return the file's expression for `torch.cuda`; None if it imports neither that nor `torch`."""
+    """Return how a source file writes `torch.cuda`, such as `t.cuda` after `import torch as t`.
+
+    Returns None if the file imports neither `torch` nor `torch.cuda`.
+    """
     found: list[str] = []
     for node in source.imports:
         if isinstance(node, ast.Import):

@@ -167,7 +167,10 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) run({", ".join(paramete
 """
 
     def _call(self, taken: str, stored: str) -> str:
-        """Return the C++ statement that updates one element."""
+        """Return the C++ statement that computes one element of each output from one element of each input.
+
+        `taken` and `stored` are the expressions of these elements, in which {k} is the number of the operand.
+        """
         values = [taken.format(k=k) if k in self.dense else f"v{k}" for k in range(len(self.inputs))]
         values += [*self.scalars, *[stored.format(k=k) for k in range(len(self.outputs))]]
         return f"element({'found, ' if self.form.flag else ''}{', '.join(values)});"

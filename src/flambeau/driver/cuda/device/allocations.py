@@ -40,7 +40,7 @@ class CudaAllocations:
         self._registered: dict[int, int] = {}  # address of the program's page-locked memory -> bytes
 
     def clear(self) -> None:
-        """Drop all entries, after the devices that owned the memory were closed."""
+        """Forget all memory without freeing it: its devices have been closed."""
         for table in (self._memory, self._ranges, self._opened, self._pinned, self._registered):
             table.clear()
 
