@@ -62,21 +62,21 @@ class SourceSpot(NamedTuple):
         That is the argument of `torch.cuda.stream(...)`, of `torch.cuda.graph(..., stream=...)`, or the
         item itself.
         """
-        for inner, around in self.within_function():
-            if isinstance(around, (ast.With, ast.AsyncWith)) and inner in around.body:
-                for item in reversed(around.items):
-                    if (stream := _selected_stream(item.context_expr)) is not None:
-                        yield around, stream
+        for around, item in self._with_items():
+            if (stream := _selected_stream(item)) is not None:
+                yield around, stream
 
     @property
     def selects_device(self) -> bool:
         """Return True if a `with` statement of the function selects a stream or a device around the node."""
-        return any(
-            _selected_stream(item.context_expr) is not None or _selects_device(item.context_expr)
-            for inner, around in self.within_function()
-            if isinstance(around, (ast.With, ast.AsyncWith)) and inner in around.body
-            for item in around.items
-        )
+        return any(_selected_stream(item) or _selects_device(item) for _, item in self._with_items())
+
+    def _with_items(self) -> Iterator[tuple[ast.stmt, ast.expr]]:
+        """Yield the context managers of `with` statements around this node in its function, innermost first."""
+        for inner, around in self.within_function():
+            if isinstance(around, (ast.With, ast.AsyncWith)) and inner in around.body:
+                for item in reversed(around.items):
+                    yield around, item.context_expr
 
     def loop_with(self, other: SourceSpot) -> ast.stmt | None:
         """Return the innermost loop of the function whose body contains this node and another one."""
