@@ -206,6 +206,20 @@ CASES = {
         """,
         "torch.cuda.current_stream(1).wait_stream(t)",
     ),
+    "a caller outside of the block that selects the device": (
+        """
+        side, x = torch.cuda.Stream(1), torch.ones(64, device="cuda:1")
+        torch.cuda.synchronize(1)
+        def check(x):
+            with torch.cuda.device(1):
+                while x.sum() < 0:
+                    pass
+        with torch.cuda.stream(side):
+            x.add_(1)
+        check(x)  # here
+        """,
+        "torch.cuda.current_stream(1).wait_stream(side)",
+    ),
 }
 
 
