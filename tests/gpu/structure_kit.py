@@ -77,7 +77,7 @@ def context() -> Any:
     """Return a context over a `ProgramDriver`."""
     allocator = types.SimpleNamespace(allocate=None, allocate_output=None)
     return types.SimpleNamespace(
-        driver=ProgramDriver(), allocator=allocator, index=0, driver_index=0, device=CUDA, rounds_to_tf32=True
+        driver=ProgramDriver(), allocator=allocator, index=0, driver_index=0, device=CUDA
     )
 
 

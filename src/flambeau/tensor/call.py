@@ -785,7 +785,6 @@ def _trace_load(op: Op, signature: Signature) -> Build:
     context = system.context_of(signature.outputs[0].device)
     has_elements = any(meta.numel for meta in signature.outputs)
     launch = Launch(op.kernel, signature.outputs, signature.inputs, signature.params)
-    _note_rounding(op, context, launch)
     if has_elements and not (op.planned or flags.profiled or flags.launch_blocking):
         generic = context.driver.generic(launch, context.driver_index)
         if generic is not None:
@@ -824,19 +823,12 @@ def _load_signature(op: Op, context: Context, signature: Signature) -> CallPlan:
     if any(meta.numel for meta in signature.outputs):
         _refuse_giants(context, signature.outputs)
         launch = Launch(op.kernel, signature.outputs, signature.inputs, signature.params)
-        _note_rounding(op, context, launch)
         if op.planned and context is not system.host:
             return _load_each_time(context, launch, signature)
         exe = context.driver.load(launch, context.driver_index)
+        if op.flags and op.flags[-1].endswith("allow_tf32") and uses_tf32(exe.launch):
+            context.rounds_to_tf32 = True  # for reports, see Note [TF32]
     return CallPlan(context, exe, signature)
-
-
-def _note_rounding(op: Op, context: Context, launch: Launch) -> None:
-    """Record for reports that a product rounds float32 to TF32, see Note [TF32]."""
-    if context.index < 0 or context.rounds_to_tf32 or not (op.flags and op.flags[-1].endswith("allow_tf32")):
-        return
-    properties = context.driver.device_properties(context.driver_index)
-    context.rounds_to_tf32 = uses_tf32(launch.with_(capability=(properties.major, properties.minor)))
 
 
 def _refuse_giants(context: Context, outputs: Sequence[Meta]) -> None:
