@@ -273,8 +273,7 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
                 return layouts.run_call(op, args, params)
             if any(isinstance(p, Tensor) for p in params):
                 return call(op, args, _params_to_numbers(op, params))
-            plan = _plan(key, op, args, params)
-            _keep_plan(key, plan)
+            plan = _find_in_tree(key, args) or _make_plan(key, op, args, params)
         if launch_deferral.open_regions:
             deferred = _defer(plan, op, args, params, tracked)
             if deferred is not None:
@@ -430,7 +429,7 @@ def _call_into(
     if tracked and resize:
         _refuse_out(op, outputs, args)
     key = (op, params, *metas, "into")
-    plan = plans.get(key) or _find_plan_into(key, outputs, args)
+    plan = plans.get(key) or _find_in_tree(key, args, outputs)
     if plan is None:
         if layouts.any_sparse((*args, *outputs)):
             launch_deferral.settle(f"{op.name} writes into a sparse tensor")
@@ -503,18 +502,6 @@ def _key_into(
 ) -> tuple[Any, ...]:
     inputs = [a.meta if isinstance(a, Tensor) else a.__class__ for a in args]
     return (op, params, *inputs, *[t.meta for t in outputs], "into")
-
-
-def _find_plan_into(key: tuple[Any, ...], outputs: Sequence[Tensor], args: Sequence[Any]) -> CallPlan | None:
-    """Return the plan of a call into `outputs` from the plan tree of its structure; None if there is none."""
-    plan: CallPlan | None = structures.find(key)
-    if plan is None or not _is_on(plan, args):
-        return None
-    for target in outputs:
-        if target.memory.context is not plan.context:
-            return None
-    _keep_plan(key, plan)
-    return plan
 
 
 def _plan_into(
@@ -738,22 +725,34 @@ def _find_plan(key: tuple[Any, ...], args: Sequence[Any]) -> CallPlan | None:
     """
     if fast_plans is not plans or launch_deferral.open_regions:
         return None
+    return _find_in_tree(key, args)
+
+
+def _find_in_tree(
+    key: tuple[Any, ...], args: Sequence[Any], outputs: Sequence[Tensor] = ()
+) -> CallPlan | None:
+    """Return the plan of a call with a new key from the plan tree of its structure; None if there is none.
+
+    Args:
+        key: The key.
+        args: The arguments of the call.
+        outputs: The tensors that it writes into, if the caller passed some.
+    """
     plan: CallPlan | None = structures.find(key)
-    if plan is None or not _is_on(plan, args):
+    if plan is None or not _is_on(plan, args, outputs):
         return None
     _keep_plan(key, plan)
     return plan
 
 
-def _plan(key: tuple[Any, ...], op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> CallPlan:
-    """Return the plan of a call with a new key, from its structure's plan tree or created from the start."""
-    plan: CallPlan | None = structures.find(key)
-    if plan is None or not _is_on(plan, args):
-        try:
-            plan = _load(op, args, op.rule(_operands(args), _with_flags(op, params)))
-        except MemoryError as error:
-            raise explain_shortage(op.name, error) from error
-        structures.note(key, partial(_trace_plan, op))
+def _make_plan(key: tuple[Any, ...], op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> CallPlan:
+    """Create and store the plan of a call with a new key."""
+    try:
+        plan = _load(op, args, op.rule(_operands(args), _with_flags(op, params)))
+    except MemoryError as error:
+        raise explain_shortage(op.name, error) from error
+    structures.note(key, partial(_trace_plan, op))
+    _keep_plan(key, plan)
     return plan
 
 
@@ -766,17 +765,20 @@ def _keep_plan(key: tuple[Any, ...], plan: CallPlan) -> None:
     plans[key] = plan
 
 
-def _is_on(plan: CallPlan, args: Sequence[Any]) -> bool:
+def _is_on(plan: CallPlan, args: Sequence[Any], outputs: Sequence[Tensor]) -> bool:
     """Return True if all tensors belong to the plan's context."""
     context = plan.context
-    for i in plan.tensors:  # noqa: SIM110 - `all` and a generator would take three times as long
+    for i in plan.tensors:  # `all` and a generator would take three times as long
         if args[i].memory.context is not context:
+            return False
+    for target in outputs:  # noqa: SIM110
+        if target.memory.context is not context:
             return False
     return True
 
 
 def _trace_plan(op: Op, operands: Sequence[Any], params: tuple[Any, ...]) -> Build:
-    """Return the result of `_plan` with symbols."""
+    """Return the result of `_make_plan` with symbols."""
     return _trace_load(op, op.rule(operands, _with_flags(op, params)))
 
 
