@@ -47,17 +47,28 @@ def structure_of(key: tuple[Any, ...]) -> Structure:
     head, params, *operands = key
     metas: list[Meta] = []
     numbers: list[int] = []
-    kinds = [_take_meta(x, metas) if x.__class__ is Meta else x for x in operands]
+    kinds = _take_metas(operands, metas)
     kept = _take_inputs(params, metas, numbers) if params else ()
     return Structure((head, kept, *kinds), [*metas, *numbers], len(metas))
 
 
-def _take_meta(meta: Meta, metas: list[Meta]) -> Any:
-    """Return the entry of a meta in a structure's key: its kind, or the position of an equal meta."""
-    if meta in metas:
-        return metas.index(meta)
-    metas.append(meta)
-    return meta.kind
+def _take_metas(operands: Sequence[Any], metas: list[Meta]) -> list[Any]:
+    """Return the entries of operands in a structure's key: of a meta its kind, or the position of an equal meta.
+
+    Args:
+        operands: The operands.
+        metas: Receives the metas, without duplicates.
+    """
+    kinds: list[Any] = []
+    for x in operands:
+        if x.__class__ is not Meta:
+            kinds.append(x)
+        elif x in metas:
+            kinds.append(metas.index(x))
+        else:
+            metas.append(x)
+            kinds.append(x.kind)
+    return kinds
 
 
 class Structures:
@@ -78,17 +89,8 @@ class Structures:
         head, params, *operands = key
         short = None
         if not params or _are_few(params):
-            metas: list[Any] = []
-            kinds = [head, params]
-            for x in operands:  # `_take_meta`, written inline for speed
-                if x.__class__ is not Meta:
-                    kinds.append(x)
-                elif x in metas:
-                    kinds.append(metas.index(x))
-                else:
-                    metas.append(x)
-                    kinds.append(x.kind)
-            short = tuple(kinds)
+            metas: list[Meta] = []
+            short = (head, params, *_take_metas(operands, metas))
             known = self._known.get(short)
             if known is not None:
                 return known[0].find(*metas, *known[1])
@@ -154,7 +156,7 @@ def _take_inputs(params: tuple[Any, ...], metas: list[Meta], numbers: list[int])
             else:
                 kept.append((kind, *_take_inputs(p, metas, numbers)))
         elif kind is Meta:
-            kept.append((Meta, _take_meta(p, metas)))
+            kept.append((Meta, *_take_metas((p,), metas)))
         else:
             kept.append((bool, p) if kind is bool else p)
     return tuple(kept)
