@@ -167,7 +167,9 @@ class ViewPlan:
 
 def run(view: View, t: Tensor, *params: Any) -> Tensor:
     """Return the view of `t` that a view operator defines. Raises the errors of its rule."""
-    plan = _fast_view_plans.get((view, params, t.meta)) or _find_view_plan((view, params, t.meta))
+    plan = _fast_view_plans.get((view, params, t.meta))
+    if plan is None and _fast_view_plans is _view_plans:
+        plan = _find_view_plan((view, params, t.meta))
     if plan is None:
         if t.meta.sparse:
             return layouts.run_view(view, t, params)
@@ -190,12 +192,10 @@ def run(view: View, t: Tensor, *params: Any) -> Tensor:
 
 
 def _find_view_plan(key: tuple[Any, ...]) -> ViewPlan | None:
-    """Return the plan of a view of a new shape from the plan tree of its structure; None if `run` has to decide."""
-    if _fast_view_plans is not _view_plans:
-        return None
+    """Return the plan of a view with a new key from the plan tree of its structure; None if there is none."""
     plan: ViewPlan | None = _view_structures.find(key)
-    if plan is not None:
-        _keep_view_plan(key, plan, is_from_tree=True)
+    if plan is not None and _seen_views.has_seen(key):  # plans of keys that occur once are not stored
+        _keep_view_plan(key, plan)
     return plan
 
 
@@ -205,18 +205,15 @@ def _make_view_plan(view: View, t: Tensor, params: tuple[Any, ...]) -> ViewPlan:
     if meta.short:
         return _limit_to_storage(t, ViewPlan(view, meta, params))
     key = (view, params, meta)
-    found: ViewPlan | None = _view_structures.find(key)
-    plan = found or ViewPlan(view, meta, params)
-    if found is None:
+    plan = _find_view_plan(key)
+    if plan is None:
+        plan = ViewPlan(view, meta, params)
         _view_structures.note(key, partial(_trace_view, view))
-    _keep_view_plan(key, plan, is_from_tree=found is not None)
+        _keep_view_plan(key, plan)
     return plan
 
 
-def _keep_view_plan(key: tuple[Any, ...], plan: ViewPlan, *, is_from_tree: bool) -> None:
-    """Store a plan under its key. A plan from a tree is stored only on the key's second use."""
-    if is_from_tree and not _seen_views.has_seen(key):
-        return
+def _keep_view_plan(key: tuple[Any, ...], plan: ViewPlan) -> None:
     if len(_view_plans) >= _LIMIT:
         _view_plans.clear()
     _view_plans[key] = plan
