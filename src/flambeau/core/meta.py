@@ -55,7 +55,7 @@ _FEWEST = 1024
 _limit = _FEWEST  # entries at which those of deleted metas are removed
 _KEPT = 256  # the latest metas kept, because programs create tensors of few layouts
 _latest: deque[Meta] = deque(maxlen=_KEPT)
-_kinds: dict[tuple[Any, ...], MetaKind] = {}
+_kinds: dict[tuple[DType, Device, int, bool], MetaKind] = {}
 _trace: Trace | None = None  # the running trace: see Note [Plans of a structure] in core/tracing/symbols.py
 
 
@@ -158,8 +158,7 @@ class ShortMeta(Meta):
 
     def __init__(self, meta: Meta) -> None:
         for name in meta.__slots__[1:]:
-            if name != "kind":
-                setattr(self, name, getattr(meta, name))
+            setattr(self, name, getattr(meta, name))
 
 
 def alike(x: Meta, y: Meta) -> bool:
@@ -307,9 +306,9 @@ def _byte_strides(meta: Meta) -> tuple[int, ...]:
 
 
 def _kind(meta: Meta) -> MetaKind:
-    key = (meta.dtype, meta.device, meta.ndim, meta.plain, meta.__class__)
+    key = (meta.dtype, meta.device, meta.ndim, meta.plain)
     kind = _kinds.get(key)
-    return _kinds.setdefault(key, MetaKind(*key[:4])) if kind is None else kind
+    return _kinds.setdefault(key, MetaKind(*key)) if kind is None else kind
 
 
 _COMPUTED: dict[str, Callable[[Meta], Any]] = {
