@@ -49,9 +49,10 @@ class ProgramDriver:
         return (numbers,), lambda given: (fixed, given)
 
     def load(self, launch: Launch, index: int) -> Any:
-        built = build.build_kernels(launch.with_(capability=Device.capability), Device())  # type: ignore[arg-type]
+        loaded = launch.with_(capability=Device.capability)
+        built = build.build_kernels(loaded, Device())  # type: ignore[arg-type]
         described = launch if built is None else _described(built, launch)
-        return types.SimpleNamespace(workspace=0, described=described)
+        return types.SimpleNamespace(workspace=0, launch=loaded, described=described)
 
     def launcher(self, exe: Any) -> Any:
         return exe.described
