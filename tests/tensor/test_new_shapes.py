@@ -58,6 +58,22 @@ def test_new_shapes_compute_what_numpy_does(name: str, device: str) -> None:
             np.testing.assert_allclose(ours(torch.tensor(array, device=device)).cpu().numpy(), theirs(array))
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_trees_plan_new_shapes_of_known_structures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, _ = CASES[name]
+    with torch.virtual(devices=1):
+        for n in range(20, 32):
+            ours(torch.ones(n, n + 17, device="cuda"))
+        for module, planner in ((call, "_make_plan"), (call, "_make_plan_into"), (autograd_meta, "ViewPlan")):
+            monkeypatch.setattr(module, planner, _refuse)
+        for n in range(32, 60):
+            ours(torch.ones(n, n + 17, device="cuda"))
+
+
+def _refuse(*args: Any) -> None:
+    raise AssertionError("a call is planned individually")
+
+
 def _shape(draw: random.Random) -> tuple[int, int]:
     return draw.choice((2, 3, draw.randint(2, 40))), draw.choice((2, draw.randint(2, 40)))
 
