@@ -18,8 +18,10 @@ from flambeau.core import meta as metas
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.plan_tree import PlanTree
 from flambeau.core.tracing.symbols import ShapeGraph, Trace
+from flambeau.ops.op import table
 from flambeau.tensor import call, structures
 from flambeau.tensor.autograd import autograd_meta
+from flambeau.tensor.autograd.recording import RecordPlan
 from flambeau.tensor.functions import creation
 
 Case = tuple[Callable[[Any], Any], Callable[[Any], Any]]
@@ -72,6 +74,33 @@ def test_trees_plan_new_shapes_of_known_structures(name: str, monkeypatch: pytes
 
 def _refuse(*args: Any) -> None:
     raise AssertionError("a call is planned individually")
+
+
+RECORDED: dict[str, Callable[[Any], tuple[Any, ...]]] = {  # operator -> its inputs and params, from a tensor
+    "add": lambda x: ((x, x), ()),
+    "mul": lambda x: ((x, 2.0), ()),
+    "gt": lambda x: ((x, 1), ()),
+    "where": lambda x: ((x > 0, x, x), ()),
+    "cat": lambda x: ((x, x), (0,)),
+    "amax": lambda x: ((x,), ((0,), False, None)),
+    "sort": lambda x: ((x,), (0, x.shape[1] % 2 == 0)),
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_record_plans_of_a_shape_equal_new_ones(name: str) -> None:
+    op = table[name]
+
+    def parts_of(x: Any) -> tuple[Any, ...]:
+        args, params = RECORDED[name](x)
+        return params, args, call.signature(op, args, params).outputs
+
+    params, args, outputs = parts_of(torch.ones(3, 4))
+    first = RecordPlan(op, params, args, outputs)
+    params, args, outputs = parts_of(torch.ones(5, 7))
+    found, expected = first.of_shape(params, args, outputs), RecordPlan(op, params, args, outputs)
+    for field in RecordPlan.__slots__:
+        assert getattr(found, field) == getattr(expected, field), field
 
 
 def _shape(draw: random.Random) -> tuple[int, int]:
