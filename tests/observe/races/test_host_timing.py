@@ -685,9 +685,26 @@ def a_thread_that_asks_for_another(gpu):
     worker.join()
 
 
+def a_thread_with_a_queue_of_its_own(gpu):
+    stop, received = threading.Event(), threading.Semaphore(0)  # the semaphore orders nothing
+
+    def body():
+        own = queue.Queue()
+        stop.wait(0)
+        own.put(0)
+        own.get()
+        received.release()
+
+    (thread,) = started(body)
+    received.acquire()
+    stop.set()
+    return thread
+
+
 @pytest.mark.parametrize(
-    "program", [a_monitor_that_is_stopped, a_writer_of_logs, a_thread_that_asks_for_another]
-)
+    "program",
+    [a_monitor_that_is_stopped, a_writer_of_logs, a_thread_that_asks_for_another, a_thread_with_a_queue_of_its_own],
+)  # fmt: skip
 def test_polls_of_a_thread_that_only_receives_are_certified(gpu, program):
     kept = program(gpu)
     gpu.use()
@@ -712,6 +729,11 @@ def receives_through_a_third_thread(gpu, body):
     second.get()
 
 
+def lets_a_pool_run_it(gpu, body):
+    with ThreadPoolExecutor(1) as pool:  # of which the end waits for the pool's thread
+        pool.submit(body)
+
+
 def lets_it_use_a_stream(gpu, body):
     used = threading.Semaphore(0)  # orders nothing
     started(lambda: (body(), gpu.use(1, 1), used.release()))
@@ -725,6 +747,28 @@ def lets_it_break_a_barrier(gpu, body):
         barrier.wait()
 
 
+def lets_it_arrive_at_a_barrier(gpu, body):
+    barrier = threading.Barrier(2)
+
+    def arrive():
+        body()
+        with suppress(threading.BrokenBarrierError):
+            barrier.wait()
+
+    started(arrive)
+    while not barrier.n_waiting:
+        pass
+    barrier.abort()
+
+
+def lets_it_cancel_a_timer(gpu, body):
+    cancelled, timer = threading.Semaphore(0), threading.Timer(3600, print)
+    timer.start()
+    started(lambda: (body(), timer.cancel(), cancelled.release()))
+    cancelled.acquire()
+    timer.join()
+
+
 def lets_it_cancel(gpu, body):
     cancelled = threading.Semaphore(0)
     future = concurrent.futures.Future()
@@ -735,8 +779,8 @@ def lets_it_cancel(gpu, body):
 
 
 ACTING = [
-    joins_it, receives_an_event, receives_through_a_third_thread, lets_it_use_a_stream, lets_it_break_a_barrier,
-    lets_it_cancel,
+    joins_it, receives_an_event, receives_through_a_third_thread, lets_a_pool_run_it, lets_it_use_a_stream,
+    lets_it_break_a_barrier, lets_it_arrive_at_a_barrier, lets_it_cancel_a_timer, lets_it_cancel,
 ]  # fmt: skip
 
 
