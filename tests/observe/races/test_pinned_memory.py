@@ -145,6 +145,22 @@ def test_the_race_names_the_wait_that_ended_the_window():
     )
 
 
+def test_a_write_through_a_view_of_registered_memory_is_a_race():
+    def program(wait):
+        h = torch.zeros(N)
+        torch.cuda.cudart().cudaHostRegister(h.data_ptr(), h.nbytes, 0)
+        v = h.numpy()
+        x = h.to("cuda", non_blocking=True)
+        if wait:
+            torch.cuda.synchronize()
+        v[:] = 1
+        return x, v
+
+    (race,) = certificate_of(lambda: program(False)).races
+    assert race.first.kind == "reads" and race.second.kind == "writes" and race.second.stream is None
+    assert certificate_of(lambda: program(True)).race_free
+
+
 def test_where_races_are_errors_the_wait_raises():
     with flambeau.virtual(devices=1, races="error"):
         h = torch.zeros(N).pin_memory()
