@@ -95,9 +95,8 @@ class RecordedCall(Node):
             AttributeError: If no formula needs it.
             RuntimeError: If it was freed, or changed in place.
         """
-        names = _SAVED_AS.get(self.name(), _USUALLY)
-        requested = names.get(name)
-        if requested is None or requested not in _parameters_of(self.record.derivative):
+        requested = _names_of_saved(self).get(name)
+        if requested is None:
             raise AttributeError(f"'{self.name()}' object has no attribute '{name}'", name=name, obj=self)
         if requested not in self.saved_spec.saved_names:
             return None
@@ -108,8 +107,7 @@ class RecordedCall(Node):
 
     def __dir__(self) -> list[str]:
         """Return the attributes, with PyTorch's names of saved values, which programs that draw graphs list."""
-        own, parameters = _SAVED_AS.get(self.name(), _USUALLY), _parameters_of(self.record.derivative)
-        return sorted({*super().__dir__(), *[name for name, value in own.items() if value in parameters]})
+        return sorted({*super().__dir__(), *_names_of_saved(self)})
 
 
 _USUALLY = {"_saved_self": "a", "_saved_other": "b", "_saved_result": "out"}
@@ -123,6 +121,12 @@ _SAVED_AS = {
     "AddmmBackward0": {"_saved_mat1": "b", "_saved_mat2": "c"},
     "MvBackward0": {"_saved_self": "a", "_saved_vec": "b"},
 }
+
+
+def _names_of_saved(node: RecordedCall) -> dict[str, str]:
+    """Return PyTorch's names of the values that formulas need, with the names of the formulas' parameters."""
+    names, parameters = _SAVED_AS.get(node.name(), _USUALLY), _parameters_of(node.record.derivative)
+    return {name: value for name, value in names.items() if value in parameters}
 
 
 class SavedSpec:
