@@ -7,6 +7,7 @@ PyTorch's `conj` is a view that conjugates when it is read; docs/operators.md gi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from operator import index
 from typing import Any
@@ -731,13 +732,7 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
         return split_with_sizes(tensor, split_size_or_sections, dim)
     if tensor.meta.ndim == 0:
         raise RuntimeError("split expects at least a 1-dimensional tensor")
-    is_vector = isinstance(split_size_or_sections, Tensor) and split_size_or_sections.numel() != 1
-    if is_vector or not isinstance(split_size_or_sections, int | Tensor):
-        raise TypeError(argument_type("split", "split_size", 2, "int", split_size_or_sections))
-    try:
-        step = int(split_size_or_sections)
-    except ValueError:  # NaN
-        raise TypeError(argument_type("split", "split_size", 2, "int", split_size_or_sections)) from None
+    step = _split_size(split_size_or_sections)
     if step < 0:
         raise RuntimeError(f"split expects split_size be non-negative, but got split_size={step}")
     d = wrap_dim(dim, tensor.meta.ndim)
@@ -749,6 +744,14 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
     count = max(-(-size // step), 1) if step else 1
     sizes = [step] * (count - 1) + [size - step * (count - 1)]
     return run_several(SplitBackward0, tensor, d, _cuts(d, sizes))
+
+
+def _split_size(given: Any) -> int:
+    """Return the size of the parts that `split` got as an int or a tensor of one element."""
+    if isinstance(given, int) or (isinstance(given, Tensor) and given.numel() == 1):
+        with suppress(ValueError):  # NaN
+            return int(given)
+    raise TypeError(argument_type("split", "split_size", 2, "int", given))
 
 
 @both
