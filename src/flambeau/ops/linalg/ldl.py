@@ -45,9 +45,11 @@ def _factor(launch: Launch) -> Body:
         factors, pivots, info = outputs
         (a,) = inputs
         info[...] = 0
-        for at in np.ndindex(a.shape[:-2]) if a.size else ():
-            run, size = linalg.lapack_function(routine, a), linalg.lapack_function(f"{routine}_lwork", a)
-            work = int(size(a.shape[-1], lower=1)[0].real)  # with less, LAPACK takes another algorithm
+        if not a.size:
+            return
+        run, size = linalg.lapack_function(routine, a), linalg.lapack_function(f"{routine}_lwork", a)
+        work = int(size(a.shape[-1], lower=1)[0].real)  # with less, LAPACK takes another algorithm
+        for at in np.ndindex(a.shape[:-2]):
             found, pivots[at], info[at] = run(a[at], lower=1, lwork=work)
             factors[at] = np.tril(found)
 
@@ -96,8 +98,10 @@ def _solve(launch: Launch) -> Body:
         if ((rows < 1) | (rows > factors.shape[-1])).any():
             outputs[0].fill(np.nan)  # `torch.linalg.ldl_solve` raises when it reads the pivots
             return
-        for at in np.ndindex(b.shape[:-2]) if b.size else ():
-            solve = linalg.lapack_function(routine, factors, b)
+        if not b.size:
+            return
+        solve = linalg.lapack_function(routine, factors, b)
+        for at in np.ndindex(b.shape[:-2]):
             outputs[0][at] = solve(factors[at], pivots[at].astype(np.int32), b[at], lower=1)[0]
 
     return body

@@ -499,8 +499,8 @@ def ldl_factor_ex(A: Tensor, *, hermitian: bool = False, check_errors: bool = Fa
 
 
 def _ldl_factor(A: Tensor, hermitian: bool, name: str, check_errors: bool) -> Any:
-    is_hermitian = bool(hermitian) and tensor_of(A, "linalg_ldl_factor").dtype.is_complex
-    found = call(ldl.ldl_factor_ex, (tensor_of(A, "linalg_ldl_factor"),), (is_hermitian,))
+    matrix = tensor_of(A, "linalg_ldl_factor")
+    found = call(ldl.ldl_factor_ex, (matrix,), (bool(hermitian) and matrix.dtype.is_complex,))
     if check_errors:
         check(found[2], name, lambda code: (
             f"D[{code},{code}] is zero, or the matrix has NaN. Using the factors in ldl_solve would divide by zero. To "
