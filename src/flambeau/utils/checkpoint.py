@@ -182,14 +182,13 @@ def checkpoint(
     if not mode.recording:
         return function(*args, **kwargs)
     early = early_stop if _early.stop is None else _early.stop
-    logs = None
-    if debug if _debug.enabled is None else _debug.enabled:
-        if context_fn is not noop_context_fn:
-            raise ValueError("debug=True is incompatible with non-default context_fn")
-        logs = OperatorLog(), OperatorLog()
-    frame = _Frame(function, args, kwargs, preserve, logs or context_fn(), determinism_check != "none", early)
-    frame.logs = logs
-    return frame.run()
+    if not (debug if _debug.enabled is None else _debug.enabled):
+        contexts = context_fn()
+    elif context_fn is noop_context_fn:
+        contexts = OperatorLog(), OperatorLog()
+    else:
+        raise ValueError("debug=True is incompatible with non-default context_fn")
+    return _Frame(function, args, kwargs, preserve, contexts, determinism_check != "none", early).run()
 
 
 def _warn_of_no_choice(where: str, when: str) -> None:
@@ -338,7 +337,6 @@ class _Frame:
         self.first, self.second = contexts
         self.checks, self.early = checks, early
         self.metas: list[Meta] = []
-        self.logs: tuple[OperatorLog, OperatorLog] | None = None  # of both runs, with debug=True
         self.found: dict[int, Any] = {}
 
     def run(self) -> Any:
@@ -400,7 +398,8 @@ class _Frame:
             )
 
     def _error(self, text: str) -> CheckpointError:
-        more = describe_difference(*self.logs) if self.logs else _TIP
+        logs = isinstance(self.first, OperatorLog)  # with debug=True
+        more = describe_difference(self.first, self.second) if logs else _TIP
         return CheckpointError(f"{text}\n{more}")
 
 
