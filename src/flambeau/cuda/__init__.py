@@ -93,10 +93,10 @@ from flambeau.cuda.streams import (
     synchronize,
 )
 from flambeau.runtime.generator import cuda_defaults
-from flambeau.runtime.system import is_forked
+from flambeau.runtime.system import is_forked as _is_in_bad_fork
 from flambeau.tensor.constructor import cuda_storages, cuda_types
 
-_lazy_init, _is_in_bad_fork = init, is_forked
+_lazy_init = init
 globals().update(cuda_types | cuda_storages)
 publish(globals())
 _lacking = lacking("torch.cuda")

@@ -90,7 +90,6 @@ from flambeau.cuda.memory import ipc_collect as ipc_collect
 from flambeau.runtime.system import is_available as is_available
 from flambeau.cuda.devices import is_bf16_supported as is_bf16_supported
 from flambeau.runtime.graphs.graph import is_current_stream_capturing as is_current_stream_capturing
-from flambeau.runtime.system import is_forked as is_forked
 from flambeau.runtime.system import is_initialized as is_initialized
 from flambeau.cuda.devices import is_tf32_supported as is_tf32_supported
 from flambeau.cuda import jiterator as jiterator
