@@ -46,6 +46,7 @@ def test_aliases_are_the_public_functions():
         ("getCurrentBlasHandle", "current_blas_handle"),
         ("getCurrentSolverHandle", "current_solver_handle"), ("isInBadFork", "_is_in_bad_fork"),
         ("getMemoryFraction", "get_per_process_memory_fraction"),
+        ("setMemoryFraction", "set_per_process_memory_fraction"),
         ("hostMemoryStats", "host_memory_stats_as_nested_dict"),
         ("resetPeakHostMemoryStats", "reset_peak_host_memory_stats"),
         ("resetAccumulatedHostMemoryStats", "reset_accumulated_host_memory_stats"),

@@ -69,11 +69,6 @@ def _cuda_cudaCachingAllocator_is_enabled() -> bool:
     return all(allocator.policy.caching for allocator in memory._allocators())
 
 
-def _cuda_setMemoryFraction(fraction: float, device: int) -> None:
-    """Call `torch.cuda.set_per_process_memory_fraction`."""
-    cuda.set_per_process_memory_fraction(fraction, device)
-
-
 def _cuda_cudaCachingAllocator_raw_alloc(size: int, stream: int) -> int:
     """Call `torch.cuda.caching_allocator_alloc` for the current device; `stream` is a cudaStream_t."""
     return cuda.caching_allocator_alloc(size, None, stream)
@@ -98,6 +93,7 @@ _cuda_isCurrentStreamCapturing = cuda.is_current_stream_capturing
 _cuda_setStream = initialization._set_stream_by_id
 _cuda_exchangeDevice = _cuda_maybeExchangeDevice = initialization._exchange_device
 _cuda_getMemoryFraction = cuda.get_per_process_memory_fraction
+_cuda_setMemoryFraction = cuda.set_per_process_memory_fraction
 _cuda_getCurrentSolverHandle = cuda.current_solver_handle
 _cuda_getStreamFromExternal = cuda.get_stream_from_external
 _cuda_hostMemoryStats = cuda.host_memory_stats_as_nested_dict
