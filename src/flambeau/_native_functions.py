@@ -9,7 +9,8 @@ import flambeau as torch
 from flambeau.core.callsite import warn_program
 from flambeau.core.layout import wrap_dim
 from flambeau.tensor.arguments.arg_aliases import accepting
-from flambeau.tensor.arguments.arg_errors import IntTuple
+from flambeau.tensor.arguments.arg_errors import IntOrTuple, IntTuple
+from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,11 +24,13 @@ def _by_parser(define: F) -> F:
     return checked
 
 
+@_by_parser
 def _shape_as_tensor(input: Tensor) -> Tensor:
     """Return the shape of a tensor as an int64 tensor on the CPU."""
     return torch.tensor(input.shape, dtype=torch.int64)
 
 
+@_by_parser
 def _softmax_backward_data(grad_output: Tensor, output: Tensor, dim: int, input_dtype: Any) -> Tensor:
     """Return the gradient of the input of a softmax along `dim`.
 
@@ -72,6 +75,8 @@ def grid_sampler(
     return torch.nn.functional.grid_sample(input, grid, *names, align_corners)
 
 
+@_by_parser
+@signatures("fill(input: Tensor, value: Tensor)\nfill(input: Tensor, value: Number)")
 def fill(input: Tensor, value: Any) -> Tensor:
     """Return a tensor like `input` in which each element is `value`."""
     return input.clone().fill_(value)
@@ -83,12 +88,23 @@ def is_signed(input: Tensor) -> bool:
     return input.is_signed()
 
 
-def frobenius_norm(input: Tensor, dim: int | Sequence[int], keepdim: bool = False) -> Tensor:
-    """Return the square root of the sum of squares along one or two dimensions."""
+@_by_parser
+def frobenius_norm(input: Tensor, dim: IntOrTuple, keepdim: bool = False) -> Tensor:
+    """Return the square root of the sum of squares along at most two dimensions.
+
+    Raises:
+        RuntimeError: If there are more dimensions.
+    """
+    if isinstance(dim, Sequence) and len(dim) > 2:
+        raise RuntimeError(f"Expected at most 2 dimensions, but got {len(dim)} dimensions instead.")
     _warn_deprecated("frobenius_norm", "linalg.vector_norm(A, 2., dim, keepdim)")
     return torch.linalg.vector_norm(input, 2, dim, keepdim)
 
 
+@_by_parser
+@signatures(
+    "nuclear_norm(input: Tensor, dim: IntOrTuple, keepdim: bool=)\nnuclear_norm(input: Tensor, keepdim: bool=)"
+)
 def nuclear_norm(input: Tensor, dim: Any = (-2, -1), keepdim: bool = False) -> Tensor:
     """Return the sum of the singular values of matrices.
 
@@ -99,6 +115,8 @@ def nuclear_norm(input: Tensor, dim: Any = (-2, -1), keepdim: bool = False) -> T
     """
     if isinstance(dim, bool):
         dim, keepdim = (-2, -1), dim
+    elif isinstance(dim, int):
+        dim = (dim, dim)  # as PyTorch's parser reads it
     _warn_deprecated("nuclear_norm", "linalg.matrix_norm(A, 'nuc', dim, keepdim)")
     return torch.linalg.matrix_norm(input, "nuc", tuple(dim), keepdim)
 

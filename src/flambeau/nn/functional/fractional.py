@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite, isnan
 from typing import Any
 
 from flambeau.core.dtype import int64
@@ -36,11 +35,13 @@ def _ratios(ratio: Any, ndim: int, name: str) -> tuple[Any, ...]:
 
 
 def _scale(size: int, ratio: Any, name: str) -> int:
-    """Return the size of an output. Raises OverflowError for an infinite ratio, ValueError for NaN, as int() does."""
-    if isinstance(ratio, float) and not isfinite(ratio):
-        kind = ValueError if isnan(ratio) else OverflowError
-        raise kind(f"{name}: output_ratio must be finite, got {ratio}")
-    return int(size * ratio)
+    """Return the size of an output. Raises OverflowError for an infinite product, ValueError for NaN, as int() does."""
+    try:
+        return int(size * ratio)
+    except (OverflowError, ValueError) as error:
+        raise type(error)(
+            f"{name}: output_ratio must be finite, got {ratio!r} for a size of {size}"
+        ) from None
 
 
 def _check_samples(samples: Tensor, x: Tensor, ndim: int) -> None:
