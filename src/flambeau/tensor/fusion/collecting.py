@@ -65,9 +65,7 @@ def can_collect(launch: Launch, context: Any) -> bool:
     out = launch.outputs[0]
     if context.index < 0 or out.numel == 0 or out.ndim > _MOST_DIMS or launch.kernel.name == AUTOCAST:
         return False  # all streams share what autocast casts
-    if can_fuse_join(launch):
-        return True
-    if can_fuse_softmax(launch):
+    if can_fuse_join(launch) or can_fuse_softmax(launch):
         return True
     if can_fuse_rows(launch):
         return _keeps_device_busy(launch, context)

@@ -353,13 +353,13 @@ class PendingGroup:
             storage.used_on(handle)
         if len(self.calls) == 1 and not self.is_logged:
             _launch_alone(self, live)
-            return
-        key = self._key(live)
-        fused = None if self.is_logged else fused_plans.recall(key)
-        if fused is None:
-            self._issue_anew(NeededCalls(self, live), key, why)
-        elif not self._launch_fused(fused, live):
-            self._launch_each(NeededCalls(self, live))
+        else:
+            key = self._key(live)
+            fused = None if self.is_logged else fused_plans.recall(key)
+            if fused is None:
+                self._issue_anew(NeededCalls(self, live), key, why)
+            elif not self._launch_fused(fused, live):
+                self._launch_each(NeededCalls(self, live))
         self.stream.queue.busy = True
 
     def _key(self, live: dict[int, DeferredStorage]) -> tuple[Any, ...]:
@@ -525,7 +525,6 @@ def _launch_alone(group: PendingGroup, live: dict[int, DeferredStorage]) -> None
         raise
     for memory in live.values():
         memory.receive(blocks[call.target])
-    group.stream.queue.busy = True
 
 
 def _dead_memory_of(group: PendingGroup) -> tuple[Any, ...]:
