@@ -6,7 +6,7 @@ NVRTC contracts no operations, so the results are bitwise equal to those of sepa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import Dims, merge_dims
@@ -60,8 +60,8 @@ def _kernel(launch: Launch, form: Fused) -> KernelProgram:
     tensors = [x for x in launch.inputs if isinstance(x, Meta)]
     out = launch.outputs[0]
     dims = merge_dims(out.shape, [meta.strides for meta in (*launch.outputs, *tensors)])
-    steps = _steps(form)
-    constants = [_expression(step).constants(step.launch) for step in steps]
+    steps = steps_of(form)
+    constants = constants_of(steps)
     tail = [packed_constant(value) for numbers in constants for value in numbers]
     element = _element(launch, steps, form.stored, constants)
     unroll = _unroll(launch)
@@ -85,8 +85,46 @@ def _kernel(launch: Launch, form: Fused) -> KernelProgram:
     return KernelProgram(element + text, (-(-out.numel // per_block), 1, 1), THREADS, tuple(tail))
 
 
-def _steps(form: Fused) -> list[FusedStep]:
+def steps_of(form: Fused) -> list[FusedStep]:
+    """Return the steps of a fused launch that are not views."""
     return [step for step in form.steps if isinstance(step, FusedStep)]
+
+
+def constants_of(steps: Sequence[FusedStep]) -> list[Sequence[float]]:
+    """Return the constants of each step, which only expressions have."""
+    return [
+        x.constants(step.launch) if isinstance(x := step.launch.kernel.cuda, Expression) else ()
+        for step in steps
+    ]
+
+
+def headers_of(steps: Sequence[FusedStep]) -> str:
+    """Return the text of the header files that steps name, each once."""
+    forms = [step.launch.kernel.cuda for step in steps]
+    return "".join(dict.fromkeys([header_text(x.header) for x in forms if isinstance(x, Expression)]))
+
+
+def find_needed(
+    steps: Sequence[FusedStep], results: Sequence[int], is_computed: Callable[[int], bool]
+) -> tuple[list[int], list[int]]:
+    """Return the steps that results depend on, and the inputs of the launch that these need.
+
+    Args:
+        steps: The steps.
+        results: Sources as in `FusedStep.sources`.
+        is_computed: Called with the number of a step. False if its result exists already.
+    """
+    needed: set[int] = set()
+    inputs: set[int] = set()
+    open_ = list(results)
+    while open_:
+        source = open_.pop()
+        if source >= 0:
+            inputs.add(source)
+        elif -1 - source not in needed and is_computed(-1 - source):
+            needed.add(-1 - source)
+            open_ += steps[-1 - source].sources
+    return sorted(needed), sorted(inputs)
 
 
 def _expression(step: FusedStep) -> Expression:
@@ -110,7 +148,6 @@ def _element(
     launch: Launch, steps: Sequence[FusedStep], stored: Sequence[int], constants: Sequence[Sequence[float]]
 ) -> str:
     """Return the C++ function `compute_all(i, x0, x1, ..., k0_0, ..., r0, ...)`, which sets r0, r1, ..."""
-    headers = dict.fromkeys([header_text(_expression(step).header) for step in steps])
     each, lines = "", ""
     for number, (step, numbers) in enumerate(zip(steps, constants, strict=True)):
         each += step_function(number, step, _expression(step), numbers, launch)
@@ -123,7 +160,7 @@ def _element(
     declared += [f"n{step}::Out& r{k}" for k, step in enumerate(stored)]
     types = "".join([f"typedef n{step}::Out Out{k};\n" for k, step in enumerate(stored)])
     return (
-        "".join(headers) + each + types
+        headers_of(steps) + each + types
         + f"__device__ __forceinline__ void compute_all({', '.join(declared)}) {{\n{lines}}}\n"
     )  # fmt: skip
 

@@ -17,11 +17,18 @@ from flambeau.core.layout import Dims
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Fold, Fused, FusedStep, Launch
 from flambeau.driver.cuda.codegen.elements import file, i64
-from flambeau.driver.cuda.codegen.fused import arguments_of, step_function
+from flambeau.driver.cuda.codegen.fused import (
+    arguments_of,
+    constants_of,
+    find_needed,
+    headers_of,
+    step_function,
+    steps_of,
+)
 from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk, walk_dims
 from flambeau.driver.cuda.codegen.pointwise import kind_of
 from flambeau.driver.cuda.codegen.reduction import THREADS, convert_text, row_threads
-from flambeau.driver.cuda.device.program import KernelProgram, c_name, header_text, packed_constant
+from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 
 _VECTOR = 16  # bytes
 
@@ -49,17 +56,14 @@ class _RowKernel:
 
     def __init__(self, launch: Launch, form: Fused) -> None:
         self.launch, self.form = launch, form
-        self.steps = [step for step in form.steps if isinstance(step, FusedStep)]
+        self.steps = steps_of(form)
         metas = [x for step in self.steps for x in step.launch.operands]
         self.shape = max([x.shape for x in metas], key=lambda shape: (len(shape), prod(shape)))
         strides = [self._strides(x) for x in launch.operands]
         self.around = walk_dims(self.shape[:-1], [s[:-1] for s in strides], ordered=False)
         self.along = tuple([s[-1] for s in strides])
         self.count, self.length = prod(self.shape[:-1]), self.shape[-1]
-        self.constants = [
-            x.constants(s.launch) if isinstance(x := s.launch.kernel.cuda, Expression) else ()
-            for s in self.steps
-        ]
+        self.constants = constants_of(self.steps)
         self.depth = self._depth()
         self.at_operand = {k: n for n, k in enumerate(self._tensors(), len(launch.outputs))}
 
@@ -126,9 +130,7 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(arguments
 
     def _functions(self) -> str:
         """Return the types of the operands, and the namespaces of the steps."""
-        text = file("vector_access.cuh") + file("fused_rows.cuh")
-        headers = [x.header for s in self.steps if isinstance(x := s.launch.kernel.cuda, Expression)]
-        text += "".join(dict.fromkeys([header_text(header) for header in headers]))
+        text = file("vector_access.cuh") + file("fused_rows.cuh") + headers_of(self.steps)
         for number, (step, constants) in enumerate(zip(self.steps, self.constants, strict=True)):
             form = step.launch.kernel.cuda
             if isinstance(form, Expression):
@@ -174,18 +176,8 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(arguments
 
     def _find_needed(self, results: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the steps on elements that these sources depend on, and the inputs of which elements are read."""
-        steps: set[int] = set()
-        inputs: set[int] = set()
-        open_ = list(results)
-        while open_:
-            source = open_.pop()
-            if source >= 0:
-                if source in self.at_operand and self.along[self.at_operand[source]]:
-                    inputs.add(source)
-            elif -1 - source not in steps and self._is_of_elements(-1 - source):
-                steps.add(-1 - source)
-                open_ += self.steps[-1 - source].sources
-        return sorted(steps), sorted(inputs)
+        steps, inputs = find_needed(self.steps, results, self._is_of_elements)
+        return steps, [k for k in inputs if k in self.at_operand and self.along[self.at_operand[k]]]
 
     def _is_of_elements(self, number: int) -> bool:
         launch = self.steps[number].launch

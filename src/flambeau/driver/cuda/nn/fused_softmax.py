@@ -11,13 +11,20 @@ from math import prod
 
 from flambeau.core.layout import Dims
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Fused, FusedStep, Launch, is_softmax
+from flambeau.driver.api import Expression, Fused, Launch, is_softmax
 from flambeau.driver.cuda.codegen.elements import file, i64
-from flambeau.driver.cuda.codegen.fused import arguments_of, step_function
+from flambeau.driver.cuda.codegen.fused import (
+    arguments_of,
+    constants_of,
+    find_needed,
+    headers_of,
+    step_function,
+    steps_of,
+)
 from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk, walk_dims
 from flambeau.driver.cuda.codegen.pointwise import kind_of
 from flambeau.driver.cuda.codegen.rows import computing
-from flambeau.driver.cuda.device.program import KernelProgram, c_name, header_text, packed_constant
+from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 from flambeau.driver.cuda.nn import softmax
 
 
@@ -39,18 +46,14 @@ class _SoftmaxKernel:
 
     def __init__(self, launch: Launch, form: Fused) -> None:
         self.launch, self.form = launch, form
-        self.steps = [step for step in form.steps if isinstance(step, FusedStep)]
+        self.steps = steps_of(form)
         (self.at,) = [k for k, step in enumerate(self.steps) if is_softmax(step.launch)]
         self.rows = softmax.rows_of(self.steps[self.at].launch)
         shape, strides = launch.outputs[0].shape, [x.strides for x in launch.operands]
         self.around = walk_dims(shape[:-1], [s[:-1] for s in strides], ordered=False)
         self.along: Dims = [(shape[-1], tuple([s[-1] for s in strides]))]
         self.count, self.length = prod(shape[:-1]), shape[-1]
-        forms = [step.launch.kernel.cuda for step in self.steps]
-        self.constants = [
-            x.constants(step.launch) if isinstance(x, Expression) else ()
-            for x, step in zip(forms, self.steps, strict=True)
-        ]
+        self.constants = constants_of(self.steps)
         tensors = [k for k, x in enumerate(launch.inputs) if isinstance(x, Meta)]
         self.at_operand = {k: n for n, k in enumerate(tensors, len(launch.outputs))}
 
@@ -105,8 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) run({", ".join(arguments.d
         out = c_name(alone.outputs[0].dtype)
         text = f"typedef {c_name(computing(kind))} C; typedef {c_name(x.dtype)} X; typedef {out} O;\n"
         text += f"__device__ __forceinline__ C number(X x) {{ return to<C>(to<{c_name(kind)}>(x)); }}\n"
-        forms = [step.launch.kernel.cuda for step in self.steps]
-        text += "".join(dict.fromkeys([header_text(x.header) for x in forms if isinstance(x, Expression)]))
+        text += headers_of(self.steps)
         for number, (step, constants) in enumerate(zip(self.steps, self.constants, strict=True)):
             form = step.launch.kernel.cuda
             if isinstance(form, Expression):
@@ -145,17 +147,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) run({", ".join(arguments.d
     # -- values ---------------------------------------------------------------------------------------------
     def _find_needed(self, results: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the pointwise steps that these sources depend on after the softmax, and the inputs that they read."""
-        steps: set[int] = set()
-        inputs: set[int] = set()
-        open_ = list(results)
-        while open_:
-            source = open_.pop()
-            if source in self.at_operand:
-                inputs.add(source)
-            elif source < 0 and -1 - source not in steps and -1 - source != self.at:
-                steps.add(-1 - source)
-                open_ += self.steps[-1 - source].sources
-        return sorted(steps), sorted(inputs)
+        steps, inputs = find_needed(self.steps, results, lambda k: k != self.at)
+        return steps, [k for k in inputs if k in self.at_operand]
 
     def _loads(self, results: Sequence[int]) -> str:
         text = ""
