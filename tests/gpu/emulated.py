@@ -26,7 +26,7 @@ import numpy as np
 from flambeau.core.dtype import from_numpy
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Expressions, Fold, Fused, Launch, Routine, Source
+from flambeau.driver.api import Launch
 from flambeau.driver.cuda.device.program import KernelProgram, flatten_scalars, wire_format
 
 HERE = Path(__file__).parent
@@ -165,35 +165,13 @@ class Device:
         self.assertions = Assertions()
 
 
-def built(launch: Launch, device: Device) -> Any:
+def built(launch: Launch, device: Any) -> Any:
     """The program or plan of a launch."""
-    from flambeau.driver.api import has_softmax
-    from flambeau.driver.cuda.build import find_function
-    from flambeau.driver.cuda.codegen import (
-        fused,
-        fused_rows,
-        pointwise,
-        pointwise_several,
-        reduction,
-        source,
-    )
-    from flambeau.driver.cuda.nn import fused_softmax
+    from flambeau.driver.cuda.build import build_kernels
 
-    form: Any = launch.kernel.cuda
-    if isinstance(form, Fused):
-        if has_softmax(form):
-            return fused_softmax.program(launch, form)
-        return fused_rows.program(launch, form) if form.has_rows else fused.program(launch, form)
-    if isinstance(form, Expressions):
-        return pointwise_several.program(launch, form)
-    if isinstance(form, Expression):
-        return pointwise.program(launch, form)
-    if isinstance(form, Fold):
-        return reduction.program(launch, form, device.properties.multi_processor_count)
-    if isinstance(form, Source):
-        return source.program(launch, form)
-    assert isinstance(form, Routine), f"{launch.kernel.name} has no CUDA form"
-    return find_function(form.builder)(launch, device)
+    program = build_kernels(launch, device)
+    assert program is not None, f"{launch.kernel.name} has no CUDA form"
+    return program
 
 
 def execute(
