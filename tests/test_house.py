@@ -407,6 +407,13 @@ def test_no_room_gains_names_or_docstrings_to_avoid() -> None:
     assert grown == {}, "more than tests/words.toml allows (found, allowed)"
 
 
+def test_sections_about_missing_names_are_recognized() -> None:
+    text = (
+        'class A:\n    """An a.\n\n    Attributes:\n        b: One.\n        c: Two.\n    """\n\n    b: int\n'
+    )
+    assert list(words.wrong_sections(ast.parse(text).body[0], {})) == ["A: c"]
+
+
 @pytest.mark.parametrize(
     ("name", "participle"),
     [

@@ -1,8 +1,9 @@
 """Count, room by room, the names and prose that docs/glossary.md and CONTRIBUTING.md ask to avoid.
 
 Docstrings count that begin with a word such as "What", that belong to a function and begin without a verb, or that have
-a word of the glossary's "Words to avoid". Comments count that have such a word. Names count in the package only; tests,
-benchmarks, tools and examples are one room each, for their docstrings.
+a word of the glossary's "Words to avoid". Comments count that have such a word. In the package only, names count, and
+docstrings with a section about a parameter or an attribute that does not exist. Tests, benchmarks, tools and examples
+are one room each.
 
 python tools/words.py           # print the counts
 python tools/words.py core      # list what is counted in one room, or in tests, bench, tools, examples
@@ -43,6 +44,8 @@ OPENERS = re.compile(r"(Of|The same|What|Whether|How|Who|Whose|Whom)\b")
 VERBLESS = re.compile(
     r"(The|An?|Each|All|Every|One|Its?|This|That|As|Where|Why|See|In|On|By|For|From|With|Raises)\b|[a-z`([]"
 )
+SECTION = re.compile(r"^(Args|Attributes):\n((?: .*\n|\n)*)", re.M)
+ENTRY = re.compile(r"^    (\w+(?:, \w+)*): ", re.M)
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text().split("## Words to avoid")[1]
 PROSE = re.compile(
     rf"\b({'|'.join(word for row in re.findall(r'^. `([^|]+)` .', GLOSSARY, re.M) for word in row.split(', '))})\b"
@@ -96,6 +99,48 @@ def unclear_docstrings(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
             yield "prose", line, word
 
 
+def with_bases(node: ast.ClassDef, classes: dict[str, list[ast.ClassDef]]) -> list[ast.ClassDef]:
+    """Return a class and the classes of the package that have the names of its bases, theirs included."""
+    found = [node]
+    for one in found:  # grows
+        names = [re.split(r"\[", ast.unparse(base))[0].rpartition(".")[2] for base in one.bases]
+        found += [parent for name in names for parent in classes.get(name, ()) if parent not in found]
+    return found
+
+
+def attributes_of(node: ast.ClassDef) -> set[str]:
+    """Return the names that a class defines, lists in `__slots__` or assigns to `self`."""
+    names = {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
+    for child in ast.walk(node):
+        if isinstance(child, ast.Attribute) and ast.unparse(child.value) in ("self", "cls"):
+            names.add(child.attr)
+    for child in node.body:
+        if isinstance(child, ast.Assign | ast.AnnAssign):
+            names |= {text for part in ast.walk(child) if isinstance(text := getattr(part, "value", 0), str)}
+            names |= {part.id for part in ast.walk(child) if isinstance(part, ast.Name)}
+    return names
+
+
+def has_sections(node: ast.ClassDef | ast.FunctionDef) -> bool:
+    text = ast.get_docstring(node, clean=False) or ""
+    return "Args:" in text or "Attributes:" in text
+
+
+def wrong_sections(
+    node: ast.ClassDef | ast.FunctionDef, classes: dict[str, list[ast.ClassDef]]
+) -> Iterator[str]:
+    """Yield the parameters and attributes that a docstring describes and that do not exist."""
+    owners = with_bases(node, classes) if isinstance(node, ast.ClassDef) else [node]
+    for section, text in SECTION.findall((ast.get_docstring(node) or "") + "\n"):
+        if section == "Attributes":
+            names = {name for owner in owners for name in attributes_of(owner)}
+        else:
+            names = {part.arg for owner in owners for part in ast.walk(owner) if isinstance(part, ast.arg)}
+        for name in [name for entry in ENTRY.findall(text) for name in entry.split(", ")]:
+            if name not in names and "kwargs" not in names:
+                yield f"{node.name}: {name}"
+
+
 def unclear_comments(source: str) -> Iterator[tuple[str, int, str]]:
     """Yield (kind, line, what) of each comment with a word to avoid."""
     if not any(avoided_word(text) for text in re.findall("#(.*)", source)):
@@ -107,7 +152,7 @@ def unclear_comments(source: str) -> Iterator[tuple[str, int, str]]:
 
 def findings() -> Iterator[tuple[str, str, str, int, str]]:
     """Yield (room, kind, path, line, what) of each name, docstring or comment to avoid."""
-    names, classes = public(), {}
+    names, classes, described = public(), {}, []
     for folder in DOCSTRINGS_ONLY:
         for path in sorted((ROOT / folder).rglob("*.py")):
             for kind, line, what in unclear_docstrings(ast.parse(path.read_text())):
@@ -119,7 +164,9 @@ def findings() -> Iterator[tuple[str, str, str, int, str]]:
             yield room, kind, where, line, what
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
-                classes.setdefault(node.name, []).append((room, where, node.lineno))
+                classes.setdefault(node.name, []).append((room, where, node))
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and has_sections(node):
+                described.append((room, where, node))
             if isinstance(node, ast.FunctionDef):
                 read = any(
                     "property" in ast.unparse(d) or "setter" in ast.unparse(d) for d in node.decorator_list
@@ -136,8 +183,12 @@ def findings() -> Iterator[tuple[str, str, str, int, str]]:
                     yield room, "avoided", where, node.lineno, name
     for name, places in classes.items():
         if len(places) > 1 and name not in names:
-            for room, where, line in places:
-                yield room, "duplicates", where, line, name
+            for room, where, node in places:
+                yield room, "duplicates", where, node.lineno, name
+    definitions = {name: [node for *_, node in places] for name, places in classes.items()}
+    for room, where, node in described:
+        for name in wrong_sections(node, definitions):
+            yield room, "sections", where, node.lineno, name
 
 
 def counts() -> dict[str, dict[str, int]]:

@@ -93,12 +93,12 @@ def get_overridable_functions() -> dict[Any, list[Callable[..., Any]]]:
 
 
 def get_ignored_functions() -> set[Callable[..., Any]]:
-    """Public functions that do not ask it, whatever their arguments are."""
+    """Return the public functions that never call `__torch_function__`."""
     return torch_function.silent()
 
 
 def get_default_nowrap_functions() -> set[Callable[..., Any]]:
-    """Functions whose results the default `__torch_function__` leaves plain tensors."""
+    """Return the functions whose results the default `__torch_function__` does not convert to the subclass."""
     return kept_plain()
 
 

@@ -120,9 +120,10 @@ class autocast:
 def custom_fwd(
     fwd: Callable[..., Any] | None = None, *, device_type: str, cast_inputs: dtype | None = None
 ) -> Any:
-    """Decorate the `forward` of a Function: its backward runs with the same autocast (see `custom_bwd`).
+    """Decorate the `forward` of a Function, so that a `backward` decorated by `custom_bwd` uses its autocast state.
 
-    cast_inputs: where autocast is on, cast floating inputs to this dtype and run `forward` without autocast.
+    Args:
+        cast_inputs: If autocast is on, cast floating-point inputs to this dtype and run `forward` without autocast.
     """
     _check_name(device_type)
     if fwd is None:

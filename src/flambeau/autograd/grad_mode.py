@@ -23,7 +23,7 @@ class DecoratorContextManager:
         raise NotImplementedError
 
     def clone(self) -> Any:
-        """Return another of the same kind, for each call of a decorated function."""
+        """Return a new context manager of this class; a decorated function uses one for each call."""
         return type(self)()
 
     def __call__(self, function: F) -> F:

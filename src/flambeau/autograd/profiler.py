@@ -159,7 +159,7 @@ class profile:
 
     @property
     def self_cpu_time_total(self) -> float:
-        """Host time of all events, in microseconds."""
+        """Return the host time of all events, in microseconds."""
         return self._events().self_cpu_time_total
 
 

@@ -56,12 +56,12 @@ class _TimeStatistics:
 
     @property
     def cpu_time(self) -> float:
-        """Host time of one call on average."""
+        """Return the average host time of one call."""
         return self.cpu_time_total / self.count if self.count else 0.0
 
     @property
     def device_time(self) -> float:
-        """Device time of one call on average."""
+        """Return the average device time of one call."""
         return self.device_time_total / self.count if self.count else 0.0
 
     @property
@@ -142,7 +142,7 @@ class FunctionEvent(_TimeStatistics):
 
     @property
     def self_device_time_total(self) -> float:
-        """Device time of the work that the call itself started."""
+        """Return the device time of the work that the call itself started, without that of inner calls."""
         if not self._on_host:
             return self.time_range.elapsed_us()
         return sum(kernel.time_range.elapsed_us() for kernel in self.kernels)

@@ -16,7 +16,10 @@ from flambeau.core.files import replace_file
 class EventList(list[Any]):
     """A list of events, or of their averages.
 
-    profile_memory, with_flops: whether tables show these columns. memory: what was allocated and freed, for traces.
+    Attributes:
+        profile_memory: True if tables have columns of allocated memory.
+        with_flops: True if tables have a column of floating-point operations.
+        memory: Allocations and frees, for exported traces.
     """
 
     def __init__(
@@ -34,7 +37,7 @@ class EventList(list[Any]):
 
     @property
     def self_cpu_time_total(self) -> float:
-        """Host time of all."""
+        """Return the host time of all events, in microseconds."""
         return sum(event.self_cpu_time_total for event in self)
 
     def key_averages(self, group_by_input_shapes: bool = False, group_by_stack_n: int = 0) -> EventList:

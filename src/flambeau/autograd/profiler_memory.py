@@ -46,7 +46,7 @@ class MemoryNotes(list[MemoryNote]):
         self._top_level: list[MemoryNote] = []  # outside of all events
 
     def note_request(self, time: float, thread: int, context: Context, block: Block, nbytes: int) -> None:
-        """Memory was allocated for the next launch of this thread."""
+        """Record an allocation for the next launch of this thread."""
         self._requested.setdefault(threading.get_ident(), []).append(
             self._allocation(time, thread, context, block, nbytes)
         )
@@ -65,7 +65,7 @@ class MemoryNotes(list[MemoryNote]):
     def note_free(
         self, event: FunctionEvent | None, time: float, thread: int, context: Context, block: Block
     ) -> None:
-        """Memory was freed, inside of an event or of none. Takes no lock: a destructor calls."""
+        """Record a free, inside an event or outside of all events. Takes no lock, because destructors call it."""
         nbytes = self._sizes.pop(block.ptr, 0) if context is system.host else block.size
         if not nbytes:
             return

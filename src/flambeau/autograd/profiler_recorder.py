@@ -39,9 +39,14 @@ def shapes_of(exe: Executable) -> list[list[int]]:
 
 
 class ProfileRecorder:
-    """Listens to ranges and launches, to the machine's commands and to allocators, from `start` to `stop`.
+    """A subscriber that records ranges, launches, device work and allocations from `start` to `stop`.
 
-    use_cuda: what devices do too. shapes, flops, stacks: what is kept of each call. memory: of allocators too.
+    Args:
+        use_cuda: Record the work of devices.
+        shapes: Record the shapes of each call's operands.
+        flops: Record the number of each call's floating-point operations.
+        stacks: Record the program's lines of each call.
+        memory: Record allocations and frees.
     """
 
     def __init__(self, use_cuda: bool, shapes: bool, flops: bool, stacks: bool, memory: bool) -> None:

@@ -70,7 +70,7 @@ class _FigureColumns:
                 yield "Self CUDA Mem", lambda e: size_text(e.self_device_memory_usage)
 
     def operations(self, rows: list[Any]) -> Iterable[Column]:
-        """Floating-point operations, in the unit that suits the fewest."""
+        """Yield the column of floating-point operations, in a unit in which the smallest number is 1 or more."""
         found = [e.flops for e in rows if e.flops > 0] if self._events.with_flops else []
         if found:
             step = min((len(str(min(found))) - 1) // 3, len(_OPERATIONS) - 1)

@@ -33,10 +33,13 @@ _NOWHERE: Site = ((lambda: None).__code__, 0)  # a profile records call sites it
 
 
 class WorkCallback(Protocol):
-    """A callback for work that a driver call enqueues: a context manager around the call.
+    """A function that returns a context manager around a driver call that enqueues work.
 
-    kind: as requests name it. call: the host's side, as PyTorch names it. label: the device's side. where: the
-    context that the stream is of, None: not known.
+    Args:
+        kind: The kind of the driver request, such as "copy".
+        call: PyTorch's name of the host's event.
+        label: PyTorch's name of the device's event.
+        where: The context of the stream; None if it is unknown.
     """
 
     def __call__(

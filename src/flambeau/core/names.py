@@ -21,9 +21,9 @@ _INNER = {"core", "data", "driver", "observe", "ops", "runtime", "tape", "tensor
 
 
 def publish(namespace: dict[str, Any]) -> None:
-    """Set the module of classes and functions that this public module shows to that module.
+    """Set `__module__` of the classes and functions in a public module's namespace to that module.
 
-    Functions that are not found under their own module and name are included: renamed and wrapped ones.
+    Renamed and wrapped functions, which are not found under their own module and name, get a new qualified name too.
     """
     for name, value in namespace.items():
         if isinstance(value, type | FunctionType) and value.__name__ == name and is_inner(value.__module__):

@@ -108,7 +108,7 @@ def get_arch_list() -> list[str]:
 
 
 def get_gencode_flags() -> str:
-    """NVCC's flags for the architectures of `get_arch_list`."""
+    """Return NVCC's flags for the architectures of `get_arch_list`."""
     versions = [arch.removeprefix("sm_") for arch in get_arch_list()]
     return " ".join([f"-gencode compute=compute_{v},code=sm_{v}" for v in versions])
 

@@ -28,9 +28,11 @@ class Elementwise:
         self._record = operator(name, said.results, len(said.names), differentiable)
 
     def __call__(self, *operands: Any, out: Any = None, **named: Any) -> Any:
-        """Return the result, or a tuple of the results. Operands: tensors, at least one, and Python numbers.
+        """Return the result, or a tuple of the results.
 
-        out: a tensor that takes the result, or a tuple of such; it may be an operand.
+        Args:
+            *operands: Tensors, at least one, and Python numbers.
+            out: A tensor that takes the result, or a tuple of tensors. It may be an operand.
         """
         if named or len(operands) != len(self.names):
             operands = self._arguments(operands, named)

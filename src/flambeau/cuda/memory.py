@@ -115,13 +115,14 @@ def memory_stats(device: Any = None) -> dict[str, int]:
 
 
 def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
-    """Exact figures of the caching allocator: `[figure][pool][kind]`, and plain counters.
+    """Return the exact statistics of the caching allocator as `[statistic][pool][kind]`; {} before first use.
 
-    Figures: allocation (also as allocated, its documented name), allocated_bytes, requested_bytes, segment,
-    reserved_bytes, active, active_bytes, inactive_split, inactive_split_bytes. Pools: all, large_pool,
-    small_pool. Kinds: current, peak, allocated (total increase), freed (total decrease). oversize_allocations and
-    oversize_segments have kinds alone. max_split_size is the greatest int where blocks of any size are split.
-    reserved_bytes_by_private_pools: of each MemPool, by its id. Empty before first use.
+    - Statistics: allocation (also as allocated, its documented name), allocated_bytes, requested_bytes, segment,
+      reserved_bytes, active, active_bytes, inactive_split, inactive_split_bytes.
+    - Pools: all, large_pool, small_pool. oversize_allocations and oversize_segments have no pools.
+    - Kinds: current, peak, allocated (total increase), freed (total decrease).
+    - max_split_size is one number, `sys.maxsize` if blocks of any size are split.
+    - reserved_bytes_by_private_pools has the reserved bytes of each MemPool by its id.
 
     Raises:
         RuntimeError: If there is no such device.
@@ -192,13 +193,13 @@ def reset_accumulated_memory_stats(device: Any = None) -> None:
 
 
 def reset_max_memory_allocated(device: Any = None) -> None:
-    """Calls `reset_peak_memory_stats`, which resets all peaks."""
+    """Reset all peaks, as `reset_peak_memory_stats` does."""
     _warn_resets_all("reset_max_memory_allocated")
     reset_peak_memory_stats(device)
 
 
 def reset_max_memory_cached(device: Any = None) -> None:
-    """Calls `reset_peak_memory_stats`, which resets all peaks."""
+    """Reset all peaks, as `reset_peak_memory_stats` does."""
     _warn_resets_all("reset_max_memory_cached")
     reset_peak_memory_stats(device)
 
@@ -437,12 +438,11 @@ def _record_memory_history(enabled: Any = "all", *args: Any, **kwargs: Any) -> N
 
     Args:
         enabled: "all" (default: live memory, and a history of all requests), "state" (live memory only), None.
-        context: Events whose stacks are stored: "all" (default), "alloc", "state" (all except frees), None.
-        stacks: "all" (default) or "python", which are equal: Flambeau has only Python frames.
-        max_entries: Number of events in the history (default: all).
-        clear_history: Drop earlier events.
-        global_record_annotations: Store ranges (`record_function`) of all threads, not only of the calling one.
-        skip_actions: Kinds of events that snapshots omit.
+        *args, **kwargs: `context`, the events whose stacks are stored: "all" (default), "alloc", "state" (all except
+            frees), None. `stacks`: "all" (default) or "python", which are equal, because Flambeau has only Python
+            frames. `max_entries`: the number of events in the history (default: all). `clear_history`: drop earlier
+            events. `global_record_annotations`: store ranges (`record_function`) of all threads, not only of the
+            calling one. `skip_actions`: kinds of events that snapshots omit.
 
     Raises:
         RuntimeError: If a value is unknown.

@@ -115,7 +115,7 @@ class _Pickler(reduction.ForkingPickler):
 
 
 def tensor_of(data: Any, kind: dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
-    """Return a tensor of the bytes from its first element to its last."""
+    """Return a tensor over `data`, which holds the bytes from the tensor's first element to its last."""
     return over_storage(row_of(storage_of(data, "cpu")), kind, 0, shape, strides)
 
 

@@ -470,13 +470,14 @@ def init_device_mesh(
     mesh_dim_names: tuple[str, ...] | None = None,
     backend_override: dict[Any, Any] | None = None,
 ) -> DeviceMesh:
-    """Return the mesh of the first ranks in rows of this shape: (2, 4) has 0 to 3 in its first row. All ranks call.
+    """Return a mesh of the first ranks in row-major order: (2, 4) has ranks 0 to 3 in its first row. All ranks call it.
 
-    backend_override: by a dimension's index or name: a backend, or (backend, options), of its groups.
+    Args:
+        backend_override: Index or name of a dimension -> backend, or (backend, options), of the groups along it.
 
     Raises:
-        RuntimeError: If names that are not unique or not as many as sizes, a device with an index, more
-            ranks than there are, overrides for no dimension.
+        RuntimeError: If names are repeated or not as many as sizes, the device has an index, there are too few ranks,
+            or an override names no dimension.
     """
     if mesh_dim_names is not None:
         if len(set(mesh_dim_names)) != len(mesh_dim_names):

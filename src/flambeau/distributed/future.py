@@ -24,7 +24,7 @@ class Future(Generic[T]):
     Callbacks run with `stream` as the current stream. `wait` makes the caller's current stream wait for it, not the
     host.
 
-    Attributes:
+    Args:
         stream: The stream on which the value's tensors are written.
         drive: Function that completes the future for a caller that waits.
     """

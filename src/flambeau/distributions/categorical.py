@@ -60,7 +60,7 @@ class Categorical(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """Not a number: values are names."""
+        """Return NaN, because categories are not numbers."""
         return self._unknown()
 
     @property

@@ -49,7 +49,7 @@ class Dirichlet(ExponentialFamily):
         return self.concentration * (total - self.concentration) / (total.square() * (total + 1))
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """Gamma's numbers over their sum."""
+        """Draw numbers of Gamma distributions and divide them by their sum."""
         drawn = Gamma(self.concentration, 1.0, validate_args=False).rsample(sample_shape)
         return (drawn / drawn.sum(-1, True)).clamp(min=finfo(drawn.dtype).tiny)
 

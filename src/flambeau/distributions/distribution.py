@@ -169,7 +169,7 @@ class Distribution:
         return self.__new__(type(self)) if _instance is None else _instance
 
     def _grown_parts(self, shape: Any, *names: str) -> dict[str, Any]:
-        """These attributes, as far as they are there, expanded."""
+        """Return those of the named attributes that exist, expanded to a shape."""
         return {name: self.__dict__[name].expand(shape) for name in names if name in self.__dict__}
 
     def _extended_shape(self, sample_shape: Any = ()) -> Size:

@@ -37,19 +37,19 @@ class FisherSnedecor(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """NaN up to 2 degrees of freedom of the denominator."""
+        """Return the mean, which is NaN if the denominator has at most 2 degrees of freedom."""
         df2 = self.df2.masked_fill(self.df2 <= 2, math.nan)
         return df2 / (df2 - 2)
 
     @property
     def mode(self) -> Tensor:
-        """NaN up to 2 degrees of freedom of the numerator."""
+        """Return the mode, which is NaN if the numerator has at most 2 degrees of freedom."""
         first = ((self.df1 - 2) / self.df1).masked_fill(self.df1 <= 2, math.nan)
         return first * self.df2 / (self.df2 + 2)
 
     @property
     def variance(self) -> Tensor:
-        """NaN up to 4 degrees of freedom of the denominator."""
+        """Return the variance, which is NaN if the denominator has at most 4 degrees of freedom."""
         df2 = self.df2.masked_fill(self.df2 <= 4, math.nan)
         return 2 * df2.square() * (self.df1 + df2 - 2) / (self.df1 * (df2 - 2).square() * (df2 - 4))
 

@@ -88,7 +88,7 @@ class GeneralizedPareto(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """Infinite from a concentration of 1."""
+        """Return the mean, which is infinite for a concentration of 1 or more."""
         k: Any = self.concentration
         finite = self.loc + self.scale / (1 - functions["where"](k < 1, k, 0.5))
         return finite.masked_fill(k >= 1, math.inf)  # type: ignore[no-any-return]

@@ -34,7 +34,7 @@ class InverseGamma(TransformedDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Infinite up to a concentration of 1."""
+        """Return the mean, which is infinite for a concentration of at most 1."""
         return (self.rate / (self.concentration - 1)).masked_fill(self.concentration <= 1, math.inf)
 
     @property
@@ -43,7 +43,7 @@ class InverseGamma(TransformedDistribution):
 
     @property
     def variance(self) -> Tensor:
-        """Infinite up to a concentration of 2."""
+        """Return the variance, which is infinite for a concentration of at most 2."""
         a = self.concentration
         return (self.rate.square() / ((a - 1).square() * (a - 2))).masked_fill(a <= 2, math.inf)
 

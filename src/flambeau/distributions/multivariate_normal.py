@@ -129,7 +129,7 @@ def log_determinant(factor: Tensor) -> Tensor:
 
 
 def mahalanobis(factor: Tensor, away: Tensor) -> Tensor:
-    """Squared distances in units of the covariance, of vectors (..., n) and lower factors (..., n, n)."""
+    """Return the squared Mahalanobis norms of vectors (..., n) for lower Cholesky factors (..., n, n)."""
     shape = broadcast_shapes([factor.shape[:-2], away.shape[:-1]])
     n = away.shape[-1]
     vectors = away.expand((*shape, n)).unsqueeze(-1)

@@ -33,7 +33,7 @@ class Pareto(TransformedDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Infinite up to an alpha of 1."""
+        """Return the mean, which is infinite for an alpha of at most 1."""
         a = self.alpha.clamp(min=1)
         return a * self.scale / (a - 1)
 
@@ -43,7 +43,7 @@ class Pareto(TransformedDistribution):
 
     @property
     def variance(self) -> Tensor:
-        """Infinite up to an alpha of 2."""
+        """Return the variance, which is infinite for an alpha of at most 2."""
         a = self.alpha.clamp(min=2)
         return self.scale.square() * a / ((a - 1).square() * (a - 2))
 

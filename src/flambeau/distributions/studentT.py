@@ -34,7 +34,7 @@ class StudentT(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """NaN up to 1 degree of freedom."""
+        """Return the mean, which is NaN for at most 1 degree of freedom."""
         return self.loc.masked_fill(self.df <= 1, math.nan)
 
     @property
@@ -43,7 +43,7 @@ class StudentT(Distribution):
 
     @property
     def variance(self) -> Tensor:
-        """Infinite up to 2 degrees of freedom, NaN up to 1."""
+        """Return the variance: NaN for at most 1 degree of freedom, infinite for at most 2."""
         finite: Any = self.df > 2
         some = functions["where"](finite, self.df, 3.0)
         found = (self.scale.square() * some / (some - 2)).masked_fill(~finite, math.inf)

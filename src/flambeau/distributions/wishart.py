@@ -90,7 +90,7 @@ class Wishart(FromFactor, ExponentialFamily):
 
     @property
     def mode(self) -> Tensor:
-        """NaN up to n + 1 degrees of freedom."""
+        """Return the mode of n x n matrices, which is NaN for less than n + 1 degrees of freedom."""
         factor = (self.df - self.covariance_matrix.shape[-1] - 1).view((*self._batch_shape, 1, 1))
         return factor.masked_fill(factor <= 0, math.nan) * self.covariance_matrix
 

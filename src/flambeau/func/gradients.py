@@ -25,13 +25,16 @@ def grad(
 ) -> Callable[..., Any]:
     """Return a function that gives the gradient of `func`, which returns a tensor of no dimensions.
 
-    argnums: by which positional arguments; of a tuple, a tuple of gradients. Arguments may be dicts, lists and
-    tuples of tensors; gradients have the same form, zeros for what `func` did not use. has_aux: `func` returns
-    (value, others); the function then returns (gradient, others).
+    Arguments may be dicts, lists and tuples of tensors. Gradients have the form of the arguments, with zeros for
+    tensors that `func` did not use.
+
+    Args:
+        argnums: The positional arguments to differentiate by. For a tuple, the gradient is a tuple.
+        has_aux: True if `func` returns (value, others); the function then returns (gradient, others).
 
     Raises:
-        RuntimeError: If the value is no such tensor, there is no such argument.
-        ValueError: For a leaf that is not a tensor.
+        RuntimeError: If the value is not a tensor of no dimensions, or `argnums` names no argument.
+        ValueError: If an argument contains something other than tensors.
     """
     both = grad_and_value(func, argnums, has_aux)
 

@@ -96,7 +96,11 @@ def jvp(
 ) -> tuple[Any, ...]:
     """Return what `func(*primals)` returns, and the product of its Jacobian with the tangents, in the output's form.
 
-    primals, tangents: tuples of one form. strict: accepted, and without effect. has_aux: as for `vjp`.
+    Args:
+        primals: The tuple of arguments of `func`.
+        tangents: The tuple of their tangents, in the form of `primals`.
+        strict: No effect.
+        has_aux: True if `func` returns (output, others); `others` is then the third result.
 
     Raises:
         RuntimeError: If arguments are not tuples, or tangents have other structures or sizes.
@@ -183,9 +187,10 @@ def jacrev(
 ) -> Callable[..., Any]:  # fmt: skip
     """Return a function that gives the Jacobian of `func`: in its output's form, of shape output's + argument's.
 
-    argnums: by which positional arguments; of a tuple, a tuple of Jacobians in each place. has_aux: `func`
-    returns (output, others); the function then returns (Jacobian, others). chunk_size: accepted, rows are taken
-    one by one.
+    Args:
+        argnums: The positional arguments to differentiate by. For a tuple, each Jacobian is a tuple.
+        has_aux: True if `func` returns (output, others); the function then returns (Jacobian, others).
+        chunk_size: No effect: rows are computed one by one.
     """
 
     @wraps(func)
@@ -224,9 +229,11 @@ def jacfwd(
     func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False, *,
     chunk_size: int | None = None, randomness: str = "error",
 ) -> Callable[..., Any]:  # fmt: skip
-    """Return a function that gives the Jacobian of `func`, as `jacrev`, computed in forward mode.
+    """Return a function that gives the Jacobian of `func` like `jacrev`, computed in forward mode.
 
-    chunk_size, randomness: accepted, and without effect: columns are computed one by one.
+    Args:
+        chunk_size: No effect: columns are computed one by one.
+        randomness: No effect.
     """
 
     @wraps(func)

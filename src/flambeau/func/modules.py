@@ -20,12 +20,15 @@ def functional_call(
 ) -> Any:  # fmt: skip
     """Call a module with these tensors instead of its parameters and buffers of the same (dotted) names.
 
-    parameter_and_buffer_dicts: one dict, or several without a common name. args: a tuple, or one argument.
-    tie_weights: what a module has under several names is replaced under all of them. strict: the names must be
-    those of the module, else RuntimeError.
+    Args:
+        parameter_and_buffer_dicts: One dict, or several without a common name.
+        args: A tuple of arguments, or one argument.
+        tie_weights: Replace a tensor that the module has under several names under all of them.
+        strict: Require tensors for exactly the names of the module.
 
     Raises:
-        ValueError: If the value is not a dict, names in two dicts, or several values for a tied tensor.
+        RuntimeError: If `strict` and the names differ from the module's.
+        ValueError: If an element is not a dict, a name is in two dicts, or a tied tensor has several values.
     """
     tensors = _merge_dicts(parameter_and_buffer_dicts)
     return call_with(module, tensors, args, kwargs, tie_weights, strict)

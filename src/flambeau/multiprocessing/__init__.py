@@ -86,7 +86,7 @@ def set_sharing_strategy(new_strategy: str) -> None:
 
 
 def _at_the_end(_: object) -> None:
-    """Processes of `multiprocessing` may end without destructors: then, too, what others sent is given back."""
+    """Make a process of `multiprocessing` release memory of other processes at its end, even without destructors."""
     _util.Finalize(None, _system.close_quietly, exitpriority=-1000)
 
 

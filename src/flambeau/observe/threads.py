@@ -43,11 +43,13 @@ class Threads:
     A task of a thread pool counts as a separate thread, because which of the pool's threads runs it differs
     from run to run. Callers hold the detector's lock.
 
+    Args:
+        thread_ends: Called in a thread that ends; it calls `end`.
+
     Attributes:
         mine: The logical thread of the running thread. The caller keeps its clock.
-        thread_ends: Called in a thread that ends; it calls `end`.
         count: The number of threads that have called the driver.
-        logical: The same number with tasks.
+        logical: The number of logical threads that have called the driver; each task of a pool is one.
         on_action: Called in a thread when it uses a tensor for the first time.
     """
 

@@ -51,7 +51,8 @@ def refuse_derivative(name: str) -> Refusal:
 def restore_dims(x: Any, meta: Meta, dims: Any, keepdim: bool) -> Any:
     """Return a reduction's result, or its gradient, with the reduced dims restored as dims of size 1.
 
-    dims: None or () for all, an int, or a tuple.
+    Args:
+        dims: The reduced dims: an int, or a tuple; None or () for all.
     """
     if keepdim or not meta.ndim:
         return x

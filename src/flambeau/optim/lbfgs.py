@@ -65,7 +65,11 @@ class LBFGS(Optimizer):
         return self.param_groups[0]["params"]
 
     def step(self, closure: Callable[[], Any]) -> Any:  # type: ignore[override]
-        """Up to `max_iter` iterations. `closure` evaluates the model again, calls backward and returns the loss."""
+        """Run at most `max_iter` iterations and return the first loss.
+
+        Args:
+            closure: A function that evaluates the model, calls backward and returns the loss.
+        """
         with recording(False):
             return self._step(closure)
 

@@ -130,7 +130,7 @@ class ArchiveReader:
         self._map = None if path is None else _map_file(path)
 
     def _check_sizes(self) -> None:
-        """Records that share bytes of the file, or are packed all too well, would take more memory than it explains."""
+        """Raise Damaged if records overlap in the file, or unpack to far more memory than the size of the file."""
         infos = self._zip.infolist()
         packed, unpacked = sum(info.compress_size for info in infos), sum(info.file_size for info in infos)
         if packed > self._nbytes:
@@ -208,7 +208,7 @@ class ArchiveReader:
         return np.frombuffer(self._map, np.uint8, info.file_size, begin)
 
     def _read_stored(self, info: zipfile.ZipInfo, target: memoryview) -> None:
-        """Straight into its place, and a part's checksum while the part is in the cache."""
+        """Read an uncompressed record into `target` in parts. Each part's checksum is computed while it is cached."""
         self._file.seek(self._begin(info))
         checksum = 0
         for at in range(0, target.nbytes, _CHUNK):

@@ -37,7 +37,7 @@ def run_cast(op: Op, args: Sequence[Any], params: tuple[Any, ...], out: Any = No
 
 
 def require_dtype(kind: dtype, out: Tensor) -> None:
-    """RuntimeError where `out` is not of the result's very dtype."""
+    """Raise RuntimeError if `out` does not have exactly the dtype of the result."""
     if out.meta.dtype is not kind:
         raise RuntimeError(
             f"Expected out tensor to have dtype {c_name(kind)}, but got {c_name(out.meta.dtype)} instead"

@@ -57,7 +57,7 @@ def accepts(function: str, **names: str) -> Callable[[F], F]:
 
 
 def by_parser(define: F) -> F:
-    """Note that PyTorch's parser reads the arguments of a function of `torch.nn.functional`, first of all."""
+    """Register a function of `torch.nn.functional` of which PyTorch's C++ parser checks the arguments first."""
     read_by_parser.add(define)
     return define
 

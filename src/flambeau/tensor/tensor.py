@@ -61,10 +61,10 @@ class ViewMeta(AutogradMeta):
 
     Attributes:
         base, steps: The base, and the view operations that lead from it to the view.
-        seen: The node of `base` when `node` was created. If the base has another node now, it was changed in place and
-            `node` is out of date.
-        made: How the view was created, if it must not be changed in place in the autograd graph.
-        version: The version count at that time.
+        base_node: The node of `base` when `node` was created. If the base has another node now, it was changed in place
+            and `node` is out of date.
+        restriction: How the view was created, if it must not be changed in place in the autograd graph.
+        version: The version count of the memory when `node` was created.
     """
 
     __slots__ = ("base", "base_node", "restriction", "steps", "version")

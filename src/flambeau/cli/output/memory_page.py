@@ -130,8 +130,9 @@ def _column(numbers: list[int]) -> Array:
 class _Lifetimes(NamedTuple):
     """Allocation lifetimes as columns. Memory that existed before the trace begins with its first event, 0.
 
-    end: the event that ended it, the length of the trace if none did. freed: from which event on it waits for
-    other streams, until its end.
+    Attributes:
+        freed: The event that freed the memory, which waits for other streams from then on.
+        end: The event that ended the lifetime; the length of the trace if none did.
     """
 
     addr: Array
@@ -299,9 +300,10 @@ def _place_blocks(segment: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any]
 
 
 def _pack_lifetimes(lifetimes: _Lifetimes, most: int) -> dict[str, Any]:
-    """Return columns for the page: the lifetimes that take most of the picture, ordered by their beginnings.
+    """Return columns for the page: the lifetimes with the largest areas, ordered by their beginnings.
 
-    begin: from the one before. length: events from beginning to end; waits: the last of them, for other streams.
+    "begin" is the distance from the previous beginning, "length" the number of events until the end, and "waits" the
+    number of last events during which the memory waited for other streams.
     """
     area = lifetimes.size * (lifetimes.end - lifetimes.begin).astype(float)
     scattered = np.arange(len(area), dtype=np.uint64) * np.uint64(0x9E3779B1) & np.uint64(0xFFFFFFFF)

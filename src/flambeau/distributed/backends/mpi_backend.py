@@ -237,11 +237,13 @@ class MpiBackend(FlatBackend):
 class MpiWork(ProcessWork):
     """The work of MPI requests.
 
+    Args:
+        steps: Actions to run after the requests complete.
+        keep: The tensors and arrays whose memory MPI uses.
+
     Attributes:
         backend: The group's backend.
         has_moved: True after MPI has finished the operation.
-        steps: Actions to run after the requests complete.
-        keep: The tensors and arrays whose memory MPI uses.
     """
 
     def __init__(

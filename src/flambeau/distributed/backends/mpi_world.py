@@ -51,8 +51,7 @@ class MpiWorld:
         comm: MPI's communicator of all ranks.
         MPI: The module of mpi4py.
         processes: Host and process id of each rank.
-        waits: Reports of the ranks' waits.
-        store: The store that the ranks share; it must live as long as this object.
+        waits: Reports of the ranks' waits, through the store that the ranks share.
     """
 
     def __init__(self, module: Any, name: str, processes: list[tuple[str, int]], store: Store) -> None:

@@ -14,11 +14,11 @@ _SILENT = "is unknown: the store does not answer"
 class RankProgress:
     """The rank progress of one communicator.
 
-    Attributes:
+    Only the watchdog thread uses it, over its own connection to the store, which no wait of the program blocks.
+
+    Args:
         ranks: The members' global numbers.
         me: This rank's number.
-
-    Only the watchdog thread uses it, over its own connection, which no wait of the program blocks.
     """
 
     def __init__(self, store: Any, key: str, ranks: Sequence[int], me: int, addresses: Sequence[str]) -> None:

@@ -86,7 +86,13 @@ def broadcast_object_list(
     device: Any = None,
     group_src: int | None = None,
 ) -> None:
-    """Rank `src`'s list (default: rank 0's) into everybody's, which is as long. `device`: where the bytes travel."""
+    """Copy the objects in the list of one rank into the lists of all ranks, which must have its length.
+
+    Args:
+        src: The global number of that rank (default: 0).
+        device: The device of the tensors that carry the pickled objects.
+        group_src: The number of that rank in the group, in place of `src`.
+    """
     if is_outside(group, "broadcast_object_list"):
         return
     found = group_or_default(group)

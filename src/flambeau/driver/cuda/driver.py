@@ -71,9 +71,10 @@ class _Event:
 
 
 class CudaDriver:
-    """See the module's docstring; contracts in `flambeau.driver.api.Driver`.
+    """The driver of NVIDIA GPUs, an implementation of `flambeau.driver.api.Driver`.
 
-    kernel_cache: the folder that compiled kernels are kept in; None keeps none.
+    Args:
+        kernel_cache: The folder of compiled kernels; None keeps none.
     """
 
     name = "cuda"

@@ -69,10 +69,12 @@ class AdaptiveLogSoftmaxWithLoss(Module):
             second.reset_parameters()
 
     def forward(self, input_: Tensor, target_: Tensor) -> _ASMoutput:
-        """Waits for a GPU: which rows each cluster computes depends on the targets.
+        """Return the log-probabilities of the targets and the mean loss.
+
+        The host waits for a GPU, because the targets decide which rows each cluster computes.
 
         Raises:
-            RuntimeError: For shapes that do not fit, targets that are not class.
+            RuntimeError: If shapes do not fit, or a target is not a class.
         """
         batched = self._check(input_, target_)
         input, target = (input_, target_) if batched else (input_.unsqueeze(0), target_.unsqueeze(0))

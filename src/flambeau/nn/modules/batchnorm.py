@@ -135,8 +135,11 @@ class BatchNorm3d(_BatchNorm):
 class SyncBatchNorm(_BatchNorm):
     """Batch normalization of (N, C, ...) over the batches of all ranks of a group, on GPUs.
 
-    process_group: default: all ranks. In evaluation, and where there is one rank or no group, it is a
-    `BatchNorm`. Ranks may have batches of several sizes, empty ones too.
+    In evaluation, and with one rank or no group, it works like `BatchNorm`. Batches of ranks may differ in size, and
+    may be empty.
+
+    Args:
+        process_group: The group (default: all ranks).
 
     Raises:
         ValueError: If the input is on the CPU in training.

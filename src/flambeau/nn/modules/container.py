@@ -174,7 +174,7 @@ class ModuleList(_Row):
         return ModuleList([*self, *other])
 
     def __repr__(self) -> str:
-        """Equal neighbours are shown once, with the range of their indices."""
+        """Return a text that shows equal neighbours once, with the range of their indices."""
         if not len(self):
             return self._get_name() + "()"
         runs: list[tuple[int, int, str]] = []

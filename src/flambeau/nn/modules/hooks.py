@@ -264,7 +264,7 @@ class _Watch:
         return marked if isinstance(result, tuple) else marked[0]
 
     def _outputs_known(self, grads: Sequence[Any], count: int, places: list[int]) -> tuple[Any, ...]:
-        """Before the node around the outputs runs: pre-hooks may change their gradients."""
+        """Run the pre-hooks, which may change the gradients of the outputs, before the node around the outputs runs."""
         known = _spread(grads, count, places)
         for hook in self._before:
             changed = hook(self._module, known)

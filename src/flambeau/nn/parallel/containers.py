@@ -61,7 +61,7 @@ def move_members(value: Any, where: device) -> Any:
 
 
 def cast(value: Any, kind: dtype | None) -> Any:
-    """Floating-point tensors as `kind`; None: as they are."""
+    """Return a container with its floating-point tensors converted to the dtype `kind`; None converts nothing."""
     if kind is None:
         return value
     return map_members(

@@ -390,7 +390,7 @@ class DistributedDataParallel(Module, Joinable):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Context manager in which gradients are not averaged: they accumulate until a backward pass outside of it."""
+        """Accumulate gradients inside the block without averaging them; the next backward pass outside averages."""
         before = self.require_backward_grad_sync
         self.require_backward_grad_sync = False
         try:

@@ -12,7 +12,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def through_sink(owner: Any, output: Any) -> Any:
-    """Return the output with its tensors passed through such a node, including those that the loss does not use."""
+    """Return a module's output with all its tensors passed through one sink node, also those that no loss uses."""
     members, rebuild = flatten_members(output)
     passed = iter(_Sink.apply(weakref.ref(owner), *[m for m in members if isinstance(m, Tensor)]))
 

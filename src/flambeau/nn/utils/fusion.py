@@ -39,7 +39,7 @@ def fuse_conv_bn_weights(
     conv_w: Tensor, conv_b: Given, bn_rm: Tensor, bn_rv: Tensor, bn_eps: float, bn_w: Given, bn_b: Given,
     transpose: bool = False,
 ) -> tuple[Parameter, Parameter]:  # fmt: skip
-    """Weight and bias of the fused convolution."""
+    """Return the weight and bias of a convolution fused with the batch normalization after it."""
     channel = (1, -1) if transpose else (-1, 1)
     shape = (*channel, *(1,) * (conv_w.dim() - 2))
     return _fuse(conv_w, conv_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b, shape)
@@ -66,7 +66,7 @@ def fuse_linear_bn_eval(linear: Any, bn: Any) -> Any:
 def fuse_linear_bn_weights(
     linear_w: Tensor, linear_b: Given, bn_rm: Tensor, bn_rv: Tensor, bn_eps: float, bn_w: Given, bn_b: Given
 ) -> tuple[Parameter, Parameter]:
-    """Weight and bias of the fused linear map."""
+    """Return the weight and bias of a linear map fused with the batch normalization after it."""
     return _fuse(linear_w, linear_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b, (-1, 1))
 
 

@@ -229,7 +229,14 @@ def spectral_norm(
 ) -> Any:
     """Divide a weight by its largest singular value, which calls in training approximate better.
 
-    dim: which is the outputs' (1 of transposed convolutions, else 0). Returns the module. Raises ValueError.
+    Args:
+        dim: The dimension of the outputs (default: 1 for transposed convolutions, else 0).
+
+    Returns:
+        The module.
+
+    Raises:
+        ValueError: If there is no iteration.
     """
     weight = _tensor_of(module, name)
     if dim is None:

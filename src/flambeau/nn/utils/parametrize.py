@@ -46,7 +46,7 @@ _cache = _Cache()
 
 @contextmanager
 def cached() -> Iterator[None]:
-    """Within it each parametrized tensor is computed once, when it is first used."""
+    """Compute each parametrized tensor only once inside the block, when it is first used."""
     _cache.depth += 1
     try:
         yield

@@ -143,7 +143,8 @@ def spectral_norm(
 ) -> Any:
     """Divide a weight by its largest singular value before each call. Returns the module.
 
-    dim: which is the outputs' (1 of transposed convolutions, else 0).
+    Args:
+        dim: The dimension of the outputs (default: 1 for transposed convolutions, else 0).
 
     Raises:
         ValueError: If there is no iteration.

@@ -61,10 +61,10 @@ class CommandCounter(Protocol):
     def next_seq(self) -> Callable[[], int]: ...
 
     def before(self, request: Request) -> None:
-        """Called when a driver call begins."""
+        """Note that a driver call begins."""
 
     def after(self, request: Request, gave: bool) -> None:
-        """Called when it has returned, or has raised and enqueued nothing."""
+        """Note that a driver call has returned (`gave`), or has raised and enqueued nothing."""
 
     def records(self) -> list[CompletedCommand]:
         """Return all commands that have run."""

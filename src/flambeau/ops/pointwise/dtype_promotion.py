@@ -69,7 +69,9 @@ def result_type(operands: Iterable[Operand], default: dtype) -> dtype:
 class Promotion(Record):
     """The rule by which dtypes of an operator follow from its operands and the default dtype.
 
-    common: the dtype that it computes in. result: the result's, from that.
+    Attributes:
+        common: Returns the dtype to which operands are converted, from the operands and the default dtype.
+        result: Returns the dtype of the result from that dtype.
     """
 
     common: Callable[[Sequence[Operand], dtype], dtype] = result_type

@@ -529,7 +529,9 @@ Draw = Callable[[int], tuple[Array, Array]]  # turn -> two uniform numbers in (0
 def by_rejection(name: str, numbers: Callable[[Array, Draw], Array], source: str) -> Op:
     """Return the operator `name`, which draws one number for each element of an input.
 
-    numbers: from the input as float64, on the host. source: of a kernel, over `random.cuh`, that draws the same.
+    Args:
+        numbers: Draws the numbers on the host, from the input as float64.
+        source: The text of the kernel, which uses `random.cuh` and draws equal numbers.
     """
     grid = Source(
         lambda launch: source,

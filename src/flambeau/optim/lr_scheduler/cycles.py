@@ -140,13 +140,15 @@ _HEIGHTS = {"triangular": "cycle", "triangular2": "cycle", "exp_range": "iterati
 
 
 class OneCycleLR(MomentumCycle):
-    """One cycle: the rate rises from `max_lr / div_factor` to `max_lr` in `pct_start` of all steps, then falls close to
-    0.
+    """A schedule of one cycle: the rate rises from `max_lr / div_factor` to `max_lr`, then falls close to 0.
 
     Args:
-        total_steps, or epochs and steps_per_epoch: the length. anneal_strategy: "cos" or "linear".
-        final_div_factor: the last rate is the first divided by this. three_phase: down to the first before.
-        cycle_momentum: let the momentum go the other way, from `max_momentum` to `base_momentum` and back.
+        total_steps: The number of steps; or else `epochs * steps_per_epoch` steps.
+        pct_start: The share of the steps in which the rate rises.
+        anneal_strategy: "cos" or "linear".
+        cycle_momentum: Change the momentum in the opposite direction, from `max_momentum` to `base_momentum` and back.
+        final_div_factor: The first rate divided by the last one.
+        three_phase: Fall to the first rate in as many steps as the rise took, then to the last one.
     """
 
     def __init__(

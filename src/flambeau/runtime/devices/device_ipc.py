@@ -63,9 +63,15 @@ _TOO_MANY = (
 class Parcel(NamedTuple):
     """The data that another process needs to open a block, in the order of PyTorch's `_share_cuda_`.
 
-    handle: 16 bytes of the device's uuid and the driver's 64 of the segment. offset, nbytes: the storage's in it.
-    counter, slot: the sender's counters and the place of this sending's. event: b"" if there is nothing to wait
-    for.
+    Attributes:
+        device: The index of the sender's device.
+        handle: The 16 bytes of the device's uuid, then the driver's handle of the segment, 64 bytes.
+        nbytes: Size of the storage in bytes.
+        offset: Offset of the storage in the segment.
+        counter: The door of the shared memory with the sender's counters.
+        slot: The position of this sending's counter.
+        event: The IPC handle of the event to wait for; b"" if there is none.
+        must_wait: True if the receiver must wait for the event.
     """
 
     device: int

@@ -30,20 +30,21 @@ VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 class Policy(Value):
-    """Settings of a caching allocator. Sizes in bytes.
+    """The settings of a caching allocator. Sizes are in bytes.
 
-    max_split: blocks of this size and more are "oversize": given only to requests about as large, and not split for
-        them. 0: no limit.
-    divisions: requests round up to this many steps per power of two; one number, or one for each power from
-        1 MiB on. () rounds to 512 bytes.
-    collect_above: when more than this share of the allowed memory is reserved, blocks that were idle for long
-        are returned to the driver before more is requested. 0: never.
-    oversize_slack: how much larger than the request an oversize block may be.
-    large_segment: what requests between 1 and 10 MiB are cut from.
-    fraction: of the device's memory that may be reserved.
-    caching: keep freed memory at all.
-    pinned_cap: bytes of freed pinned host memory that are kept; None: no limit.
-    expandable: segments grow, where the driver has virtual-memory calls (see `expandable_segments.py`).
+    Attributes:
+        max_split: Blocks of this size or more are oversize: not split, and only for requests of similar size. 0 for no
+            limit.
+        oversize_slack: How much larger than the request an oversize block may be.
+        divisions: Number of steps per power of two to which requests are rounded up: one number, or one for each power
+            from 1 MiB on. () rounds to 512 bytes.
+        collect_above: The share of the allowed memory above which idle segments are released before a new one is
+            allocated. 0 for never.
+        large_segment: Size of a segment for requests between 1 and 10 MiB.
+        fraction: The share of the device's memory that may be reserved.
+        caching: False to release each block when it is freed.
+        pinned_cap: Limit of cached pinned memory; None for no limit.
+        expandable: Let segments grow if the driver has virtual-memory calls (see `expandable_segments.py`).
     """
 
     max_split: int = 0

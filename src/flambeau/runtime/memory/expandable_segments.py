@@ -74,10 +74,18 @@ class Ranges:
 
     # -- growing --------------------------------------------------------------------------------------
     def grow(self, pool: Pool, size: int, now: int, room: int | None) -> Block | None:
-        """Map memory behind more of the pool's addresses. Returns a free block of `size` bytes or more, in no list.
+        """Map memory at further addresses of a pool and return a free block that is in no list.
 
-        room: the largest number of bytes to map. None: the device has no such calls, or no addresses left.
-        OutOfMemoryError leaves all as it was.
+        Args:
+            size: The least size of the block, in bytes.
+            now: The time at which the block counts as freed.
+            room: The largest number of bytes to map; None for no limit.
+
+        Returns:
+            The block; None if the device cannot map memory or has no addresses left.
+
+        Raises:
+            OutOfMemoryError: If the device refuses the memory. Nothing has changed.
         """
         own = [held for held in self._ranges if held.pool is pool]
         shared = [h for h in self._ranges if h.pool is not pool and self._follows(pool, h.pool)]

@@ -50,9 +50,11 @@ Free = Callable[[HostBlock], None]
 class HostAllocator:
     """The allocator of CPU memory.
 
-    allocate, allocate_output: a block of at least so many bytes for a stream; 0 bytes are at address 0.
-        RuntimeError: there is none.
-    free: free a block, also from a destructor that interrupts `allocate`.
+    Attributes:
+        allocate: Returns a block of at least a number of bytes for a stream; 0 bytes are at address 0. RuntimeError: if
+            the host refuses.
+        allocate_output: Equal to `allocate`; launches call it for their outputs.
+        free: Frees a block. A destructor may call it while `allocate` runs.
     """
 
     __slots__ = (

@@ -61,11 +61,11 @@ class PinnedBlock(ListedBlock):
 class PinnedAllocator:
     """The pinned memory of one machine. It belongs to no device, so allocation creates no context.
 
-    Attributes:
+    `free` may be called from any thread, also by a destructor during `allocate`.
+
+    Args:
         cap: The limit of cached bytes; None for no limit.
         orders: The happens-before order of the machine's streams.
-
-    `free` may be called from any thread, also by a destructor during `allocate`.
     """
 
     def __init__(self, driver: Driver, cap: int | None = None, orders: StreamClocks | None = None) -> None:

@@ -42,9 +42,11 @@ def unpack_id(owner: int) -> PoolId:
 class PrivatePool:
     """Segments that serve only the requests that are routed to one MemPool.
 
-    source: the resource of the segments; None: the allocator's own. use_on_oom: its free blocks also serve
-    others, as a last resort. no_split: a block is always a whole segment. open: its MemPool lives; afterwards its
-    free segments go back like all others.
+    Attributes:
+        source: The resource of the segments; None for the allocator's own.
+        use_on_oom: True if its free blocks also serve other requests that would otherwise run out of memory.
+        no_split: True if a block is always a whole segment.
+        open: True while the MemPool lives. Afterwards its free segments are released like all others.
     """
 
     __slots__ = ("id", "no_split", "open", "source", "use_on_oom")

@@ -31,7 +31,6 @@ class Segments:
         reserved: Bytes of all segments.
         calls: The number of segments that were allocated (`allocated`) and returned to the device (`freed`).
         oversize: The number of segments that were oversize by the policy when they were allocated.
-        follows: See `Heap.follows`.
     """
 
     def __init__(
@@ -51,10 +50,15 @@ class Segments:
 
     # -- growth -------------------------------------------------------------------------------------------
     def grow(self, pool: Pool, size: int, policy: Policy, now: int) -> Block:
-        """Return memory of at least `size` bytes as a block in no free list, in a new segment or at the end of a grown
-        one.
+        """Return a block of at least `size` bytes from a new segment or from an expandable segment that grew.
 
-        now: the tick at which it counts as freed. OutOfMemoryError leaves all as it was.
+        The block is in no free list.
+
+        Args:
+            now: The logical time at which the block counts as freed.
+
+        Raises:
+            OutOfMemoryError: If there is not enough memory. Nothing has changed.
         """
         if policy.expandable and pool.private is None and isinstance(self.source, DriverMemory):
             room = None if self.limit is None else self.limit - self.reserved

@@ -16,7 +16,7 @@ from flambeau.runtime.memory.history import Recording
 class Labels:
     """A subscriber that records the beginning and end of ranges, with the current device and its time.
 
-    Attributes:
+    Args:
         most: The limit of recorded ranges.
         thread: The thread whose ranges are recorded; None for all threads.
         before: The ranges of an earlier recording.

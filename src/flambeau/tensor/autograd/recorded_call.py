@@ -134,14 +134,15 @@ class SavedSpec:
 
     Attributes:
         formulas: (input, formula, function that selects its arguments) of these inputs.
-        joint_formula, pick: Instead, one formula for all inputs and the selection of its arguments, out of the
-            values of `_AT_BACKWARD` followed by those of `saved_names`.
-        inputs: Positions of the inputs that are saved.
+        joint_formula, pick: In place of `formulas`, one formula for all inputs, and the function that selects its
+            arguments from the values of `_AT_BACKWARD` followed by those of `saved_names`.
+        saved_names: Names of the saved values: inputs first, then outputs.
+        input_positions: Positions of the inputs that are saved.
         outputs: True if an output is saved.
-        outs: True if all outputs are saved as one value, the last.
-        needs: The inputs that require a gradient.
-        first: True if the first output's gradient must exist; it is zeros if none arrived.
-        every: True if the gradients of all outputs must exist.
+        needs_outs: True if all outputs are saved as one value, the last.
+        needs: For each input, True if it requires a gradient.
+        needs_grad: True if formulas use the first output's gradient, which is zeros if none arrived.
+        needs_grads: True if formulas use the gradients of all outputs, zeros where none arrived.
         is_fused: True if the joint formula is a kernel that computes what the formulas compute.
         missing: The error text if the derivative is not implemented.
     """

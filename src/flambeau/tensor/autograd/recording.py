@@ -35,10 +35,11 @@ class RecordPlan:
         metas: Metas of the inputs; None for a scalar.
         outputs: Metas of the outputs.
         index: Index of the outputs' device.
-        places: Positions of the inputs that may receive gradients.
-        given: The outputs that may require a gradient.
-        uses: Set of inputs that require a gradient, as a bit mask -> `SavedSpec`.
-        erases: True if the last input is the tensor that the call overwrites and not an operand: see `erasing`.
+        positions: Positions of the inputs that may receive gradients.
+        differentiable: Positions of the outputs that may require a gradient.
+        saved_specs: Set of inputs that require a gradient, as a bit mask -> `SavedSpec`.
+        erases: True if the last input is not an operand but the tensor that the call overwrites.
+        erasing_plan: The plan of the call with `erases`, created on first use.
     """
 
     __slots__ = (

@@ -72,8 +72,13 @@ def get(self: Tensor, index: Any) -> Tensor:
 
 
 def put_at(self: Tensor, index: Any, value: Any) -> None:
-    """Write a number or a broadcast tensor. Raises as `get`, and RuntimeError for shapes that do not fit,
-    or for another dtype where tensors index (as PyTorch; views cast)."""
+    """Write a number, or a tensor that is broadcast, to the elements that an index selects.
+
+    Raises:
+        IndexError: If the index does not fit the tensor, as in `get`.
+        TypeError: If the value is neither a tensor nor a number.
+        RuntimeError: If shapes do not fit, or the dtypes differ and tensors index. Views convert, as in PyTorch.
+    """
     if not isinstance(value, Tensor | bool | int | float | complex):
         if not isinstance(value, np.integer):
             raise TypeError(f"can't assign a {type_name(value)} to a {self.type()}")

@@ -156,7 +156,7 @@ class Generator:
         return (*first, *inner, *last)
 
     def _keep_what_ends(self, step: Step) -> None:
-        """Sometimes copy a tensor that a step removes or overwrites, so that the outcome shows its value."""
+        """Copy, with some probability, a tensor that a step removes or overwrites: the outcome then shows its value."""
         kind, name = OPERATIONS[step.operation], step.arguments[0] if step.arguments else None
         model = self.program.model
         view = model.hosts[step.host].names.get(name) if isinstance(name, str) else None

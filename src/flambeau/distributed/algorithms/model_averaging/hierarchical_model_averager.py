@@ -18,13 +18,17 @@ explain_absent_names(globals(), "torch.distributed.algorithms.model_averaging.hi
 
 
 class HierarchicalModelAverager(ModelAverager):
-    """Averages over groups of several sizes, each with its own period, from `warmup_steps` on.
+    """An averager over groups of several sizes, each with its own period. All ranks must create it.
 
-    period_group_size_dict: the sizes of groups by their periods, both growing; the last one's is the whole
-    group's. In a step that is a multiple of several periods the last of them counts. All ranks make it.
+    In a step that is a multiple of several periods, the largest of them counts.
+
+    Args:
+        period_group_size_dict: Period -> size of groups. Both grow; the last size is that of the whole group.
+        warmup_steps: The number of steps before the first average.
 
     Raises:
-        ValueError: For an empty dict, a period below 1, another last size, warm-up steps below 0.
+        ValueError: If the dict is empty, a period is below 1, the last size is not the group's, or `warmup_steps` is
+            negative.
     """
 
     def __init__(

@@ -37,9 +37,11 @@ def whole_word(counts: Sequence[int]) -> int:
 class Walked:
     """The layouts of several operands over one shape, for kernels that iterate over its elements.
 
+    Args:
+        ordered: Number elements in the first operand's memory order instead of row-major order.
+
     Attributes:
         kind: The C++ type of the kernel's parameter `value`.
-        ordered: Number elements in the first operand's memory order instead of row-major order.
     """
 
     def __init__(self, shape: Sequence[int], strides: Sequence[Sequence[int]], ordered: bool = False) -> None:

@@ -30,10 +30,13 @@ class Rows:
 
     Other operands may have any strides.
 
-    Attributes:
-        written: Number of the last operands that are also written.
-        kind: The dtype to which elements are converted.
+    Args:
+        kind: The dtype to which elements are rounded.
         arrays: Number of values that are held for each element.
+        written: Number of the last operands that are also written.
+
+    Attributes:
+        kind: The dtype in which the kernel computes.
         fits: True if a row fits in registers.
     """
 

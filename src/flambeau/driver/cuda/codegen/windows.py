@@ -94,8 +94,14 @@ def program(
 ) -> KernelProgram:  # fmt: skip
     """Return a kernel with one thread (or `lanes` threads) for each element.
 
-    body: statements about element i of `count`, of the index type I. operands: the addresses' declarations.
-    parameters: declarations with their bytes.
+    Args:
+        body: C++ statements for element `i`, of the index type `I`.
+        types: Name -> C++ type, for typedefs.
+        operands: C++ declarations of the addresses.
+        parameters: C++ declarations of the other parameters, with their bytes.
+        count: Number of elements.
+        headers: Files that the kernel includes.
+        lanes: Number of threads that share an element.
     """
     wide = count * lanes >= _WIDE
     number = "u64" if wide else "u32"

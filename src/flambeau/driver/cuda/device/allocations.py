@@ -26,7 +26,7 @@ _REGISTER_PORTABLE = int(cu.CU_MEMHOSTREGISTER_PORTABLE)
 class CudaAllocations:
     """The tables of allocated memory by address. Freeing waits for the device first.
 
-    Attributes:
+    Args:
         uncaptured: Returns a context manager inside which driver calls are not captured.
     """
 

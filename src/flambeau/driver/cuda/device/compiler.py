@@ -25,9 +25,12 @@ def architecture_of(capability: tuple[int, int]) -> str:
 
 
 class Compiler:
-    """A compiler for one architecture, such as "sm_90a". `folder` is the disk cache; None disables it.
+    """A compiler for one architecture.
 
-    `options`: more of NVRTC's.
+    Args:
+        architecture: The architecture, such as "sm_90a".
+        folder: The folder of the disk cache; None disables it.
+        options: Further options of NVRTC.
     """
 
     def __init__(self, architecture: str, folder: Path | None, options: tuple[str, ...] = ()) -> None:

@@ -29,10 +29,11 @@ class Radix:
     A pass reads the raw keys from `source`. After `passes` passes `keys` holds the sorted keys and `values` their
     former positions, counted over all rows. A pass returns early if all keys have the same digit.
 
-    Attributes:
+    Args:
         wide: True if raw keys have 64 bits, else 32.
         bits: Number of bits of an order.
-        order: C++ expression for the order of `raw`; `functions` is C++ that it uses.
+        order: C++ expression for the order of `raw`, an unsigned integer by which keys are sorted.
+        functions: C++ functions that `order` calls.
         row: Number of elements of a row; each row is sorted separately.
         places: False if no caller needs the keys' former positions; there is then only one row.
     """

@@ -61,7 +61,11 @@ class Matrix:
 class Gemm:
     """A product D = alpha op(A) op(B) + beta C, or with a vector added along D's columns, for a batch of matrices.
 
-    kind: of A and B; out: of C and D, float32 of products in 16 bits that are not rounded.
+    Attributes:
+        kind: The dtype of A and B.
+        out: The dtype of C and D: `kind`, or float32 for 16-bit products that are not rounded.
+        bias: True if C is a vector that is added along D's columns.
+        tf32: True if products of float32 may round to TF32.
     """
 
     kind: dtype

@@ -178,10 +178,10 @@ def of(device: CudaDevice) -> Dnn | None:
 class Target:
     """The tensor that an operation computes from the two other tensors (see driver/cuda/nn/convolution.py).
 
-    Attributes:
+    Args:
         order: The two other tensors.
-        operation: The descriptor's type.
-        attributes: Attributes for the convolution, alpha, beta, the tensors in `order` and the target.
+        operation: cuDNN's type of the operation's descriptor.
+        *attributes: cuDNN's attributes for the convolution, alpha, beta, the tensors in `order` and the target.
     """
 
     def __init__(self, order: tuple[str, str], operation: int, *attributes: int) -> None:
@@ -200,7 +200,11 @@ TARGETS = {
 class Convolution:
     """A convolution or one of its gradients, computed from contiguous tensors. The engine is chosen once.
 
-    shapes: by the names in TARGETS. geometry: padding, stride and dilation of each spatial dim.
+    Args:
+        target: The tensor that is computed, a name of TARGETS.
+        shapes: Name of TARGETS -> shape.
+        geometry: Padding, stride and dilation of each spatial dim.
+        tf32: True if products of float32 may round to TF32.
 
     Raises:
         NotSupportedError: If cuDNN has no deterministic engine for it.

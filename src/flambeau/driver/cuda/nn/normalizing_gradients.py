@@ -34,8 +34,9 @@ class _GradientOperands:
     """The operands of a launch: gradients of x, weight and bias, then grad, x and weight; each may be absent.
 
     Attributes:
-        params: The `shape` as which x is viewed, the normalized `dims`, the dims of the weight, eps, and which of
-            weight and bias exist.
+        seen: The shape as which x is viewed, with the dims that are normalized and those of the weight.
+        eps: The number that is added to the variance.
+        given: Two bools: True if there is a weight, and a bias.
         centered: True if the mean is subtracted.
     """
 
