@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,41 @@ def test_a_block_that_raises_changes_nothing(tmp_path: Path, kind: str) -> None:
             file.write(b"n" * 100_000)
             raise KeyboardInterrupt
     assert names(tmp_path) == ["x"] and (tmp_path / "x").read_bytes() == b"old"
+
+
+def test_writers_of_one_name_do_not_disturb_each_other(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x"
+    with ExitStack() as stack:
+        for number in range(files._NAMES + 4):
+            stack.enter_context(replacing(path)).write(b"%d" % number)
+        other = next(iter(names(tmp_path)), ".flambeau-0-0.tmp")
+        (tmp_path / other.replace(other.split("-")[1], "of another target")).write_text("")
+    assert path.read_bytes() == b"0" and len(names(tmp_path)) == 2
+
+
+def test_files_of_killed_writers_do_not_pile_up(tmp_path: Path, kind: str) -> None:
+    """Kill a fork at each system call that changes the folder."""
+    path = tmp_path / "x"
+    for call in ("fsync", "link", "replace") * 3:
+        child = os.fork()
+        if not child:
+            setattr(os, call, lambda *arguments, **names: os.kill(os.getpid(), signal.SIGKILL))
+            replace_file(path, b"new")
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert len(names(tmp_path)) <= 2
+    replace_file(path, b"whole")
+    assert path.read_bytes() == b"whole" and names(tmp_path) == ["x"]
+
+
+def test_a_foreign_file_with_a_temporary_name_stays(tmp_path: Path, kind: str) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)
+    taken, _ = files._take_name(folder, "x", lambda name: None)
+    os.close(folder)
+    (tmp_path / "y").write_bytes(b"y")
+    (tmp_path / taken).symlink_to(tmp_path / "y")
+    replace_file(tmp_path / "x", b"x")
+    assert names(tmp_path) == [taken, "x", "y"] and (tmp_path / "y").read_bytes() == b"y"
 
 
 def test_the_file_can_be_read_and_sought(tmp_path: Path, kind: str) -> None:
@@ -217,7 +253,7 @@ def test_a_killed_program_leaves_the_old_checkpoint(tmp_path: Path, kind: str, r
     left = [name for name in names(tmp_path) if name != "x.pt"]
     assert not left if kind == "unnamed" else all(name.endswith(".tmp") for name in left)
     torch.save(torch.arange(2), path)
-    assert torch.load(path).tolist() == [0, 1]
+    assert torch.load(path).tolist() == [0, 1] and names(tmp_path) == ["x.pt"]
 
 
 def test_a_file_object_is_written_into_as_it_is(tmp_path: Path) -> None:

@@ -499,3 +499,19 @@ def test_a_full_disk_leaves_a_file_store_as_before(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     wanted = "File too large; the store is as before True False False\nb'1' b'3'\n"
     assert done.stdout == wanted * 2, done.stderr
+
+
+@pytest.mark.parametrize("part", [1, 8, 20, -1])
+def test_a_file_store_ignores_the_partial_change_of_a_killed_writer(tmp_path: Path, part: int) -> None:
+    path = tmp_path / "store"
+    ours, other = FileStore(str(path), 9), FileStore(str(path), 9)
+    ours.set("a", "1")
+    before = path.read_bytes()
+    ours.set("b", "2")
+    whole = path.read_bytes()
+    path.write_bytes(before + whole[len(before) :][:part])
+    assert other.check(["b"]) is False and len(path.read_bytes()) > len(before)  # reading changes nothing
+    other.set("c", "3")
+    later = FileStore(str(path), 9)
+    assert [store.get("c") for store in (other, later)] == [b"3", b"3"]
+    assert later.check(["b"]) is False and later.get("a") == b"1"

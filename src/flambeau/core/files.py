@@ -4,7 +4,8 @@
 Problem: a full disk, or a signal, during a write leaves half of a new file, and nothing of the old one.
 Rule: every file that Flambeau writes for a program goes through `replacing`, or `replace_file` with all its contents.
 The new file is written next to the old one, without a name if the system has unnamed files (on Linux even SIGKILL then
-leaves nothing behind). It is flushed to disk and takes the name of the old one in one step.
+leaves nothing behind). It is flushed to disk and takes the name of the old one in one step. A temporary name depends on
+the target, and its writer locks the file: the next writer of the target removes what a killed one has left.
 Consequences: the folder must be writable; other hard links keep the old contents. A path that is not a regular file
 (a pipe, /dev/stdout) cannot be replaced and is written to directly.
 """
@@ -12,18 +13,23 @@ Consequences: the folder must be writable; other hard links keep the old content
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import BinaryIO
+from functools import partial
+from typing import BinaryIO, TypeVar
 
+_Result = TypeVar("_Result")
 _UNNAMED: int = getattr(os, "O_TMPFILE", 0)
 _OPEN_FILES = "/proc/self/fd"  # links an unnamed file to a name
 _ADVICE = (
     ". A file is replaced by one that is written next to it. Fix: make its folder writable, or pass an open file, "
     "which is written into"
 )
+_NAMES = 16  # temporary names of one target, before random ones
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of writes, which name no file
 
 
@@ -102,16 +108,16 @@ class _Beside:
         self._folder, self._target = folder, target
         self.name: str | None = None
         fd = _open_unnamed(folder)
-        if fd is None:
-            name = _new_name()
-            try:
-                fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
-            except OSError as error:
-                if error.errno in _DISK_ERRORS:
-                    raise OSError(error.errno, error.strerror) from None
-                raise OSError(error.errno, f"{error.strerror}{_ADVICE}", target) from None
-            self.name = name
-        self.file = os.fdopen(fd, "w+b")
+        self.file = os.fdopen(self._open_named() if fd is None else fd, "w+b")
+
+    def _open_named(self) -> int:
+        try:
+            self.name, fd = _take_name(self._folder, self._target, partial(_open_named, self._folder))
+        except OSError as error:
+            if error.errno in _DISK_ERRORS:
+                raise OSError(error.errno, error.strerror) from None
+            raise OSError(error.errno, f"{error.strerror}{_ADVICE}", self._target) from None
+        return fd
 
     def finish(self, before: os.stat_result | None, durable: bool) -> None:
         """Replace the old file by the new one."""
@@ -122,9 +128,8 @@ class _Beside:
         if durable:
             os.fsync(fd)
         if self.name is None:
-            name = _new_name()
-            os.link(f"{_OPEN_FILES}/{fd}", name, dst_dir_fd=self._folder)
-            self.name = name
+            link = partial(os.link, f"{_OPEN_FILES}/{fd}", dst_dir_fd=self._folder)
+            self.name, _ = _take_name(self._folder, self._target, link)
         os.replace(self.name, self._target, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         self.name = None
         if durable:
@@ -145,13 +150,61 @@ def _open_unnamed(folder: int) -> int | None:
     if not _UNNAMED or not os.path.isdir(_OPEN_FILES):
         return None
     try:
-        return os.open(".", os.O_RDWR | _UNNAMED, 0o666, dir_fd=folder)
+        fd = os.open(".", os.O_RDWR | _UNNAMED, 0o666, dir_fd=folder)
     except OSError:  # for other reasons, writing a named file fails similarly and reports the reason
         return None
+    _lock(fd)
+    return fd
 
 
-def _new_name() -> str:
-    return f".flambeau-{os.getpid()}-{os.urandom(6).hex()}.tmp"
+def _open_named(folder: int, name: str) -> int:
+    """Open a new file under a name, and lock it. Raises FileExistsError if another process uses the name."""
+    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
+    _lock(fd)
+    if not os.fstat(fd).st_nlink:  # another writer took it for an abandoned one
+        os.close(fd)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+    return fd
+
+
+def _take_name(folder: int, target: str, make: Callable[[str], _Result]) -> tuple[str, _Result]:
+    """Make a file under the first temporary name of a target that no running process uses.
+
+    Returns:
+        The name and the result of `make(name)`, which raises FileExistsError if there is a file.
+    """
+    owner = f"{os.uname().nodename}/".encode()  # locks of other hosts may be unknown here
+    stem = f".flambeau-{zlib.crc32(owner + os.fsencode(target)):08x}"
+    number = 0
+    while True:
+        name = f"{stem}-{number if number < _NAMES else os.urandom(6).hex()}.tmp"
+        try:
+            return name, make(name)
+        except FileExistsError:
+            number += not _remove_abandoned(folder, name)
+
+
+def _remove_abandoned(folder: int, name: str) -> bool:
+    """Remove a file whose writer was killed. Returns False if it is in use, or is not ours to remove."""
+    try:
+        fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    except OSError as error:
+        return error.errno == errno.ENOENT
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(fd), os.stat(name, dir_fd=folder, follow_symlinks=False)):
+            os.unlink(name, dir_fd=folder)
+    except OSError as error:
+        return error.errno == errno.ENOENT
+    finally:
+        os.close(fd)
+    return True
+
+
+def _lock(fd: int) -> None:
+    """Mark a file as in use until it is closed, or its process has ended."""
+    with suppress(OSError):  # a file system without locks; there files of killed writers stay
+        fcntl.flock(fd, fcntl.LOCK_EX)
 
 
 def _status(path: str | os.PathLike[str]) -> os.stat_result | None:

@@ -10,7 +10,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 LARGEST = 1 << 36  # bytes of one message
 _LENGTH = struct.Struct("!Q")
@@ -30,6 +30,12 @@ def pack(value: Any) -> bytes:
     packing = Packing(value)
     packing.advance(_ALL)
     return b"".join(packing.parts)
+
+
+class Pieces(NamedTuple):
+    """Long bytes that are not joined. A message holds them as one item of bytes."""
+
+    parts: list[bytes]
 
 
 class Packing:
@@ -72,6 +78,8 @@ class Packing:
             self._add_raw(b"s", item.encode())
         elif isinstance(item, bytes | bytearray | memoryview):
             self._add_raw(b"b", item)
+        elif isinstance(item, Pieces):
+            self._add_pieces(item.parts)
         elif isinstance(item, list | tuple):
             self._short += b"l%d;" % len(item)
             self._open.append(iter(item))
@@ -92,8 +100,13 @@ class Packing:
             self._short += raw
             return
         self._end_part()
-        # a bytearray grows in place, which its owner could not do while a message holds it
-        self._put(bytes(raw) if isinstance(raw, bytearray) else raw)
+        self._put(bytes(raw) if isinstance(raw, bytearray) else raw)  # its owner may resize a bytearray
+
+    def _add_pieces(self, parts: list[bytes]) -> None:
+        self._short += b"b%d;" % sum(map(len, parts))
+        self._end_part()
+        for part in parts:
+            self._put(part)
 
     def _end_part(self) -> None:
         if self._short:
@@ -300,6 +313,12 @@ class Inbox:
         while message := self.take(_ALL):
             found += message
         return found
+
+    def drop_partial(self) -> int:
+        """Forget the beginning of a message whose rest will not arrive. Returns its number of bytes."""
+        nbytes = len(self._data)
+        self._data, self._end = bytearray(), 0
+        return nbytes
 
     def add(self, part: bytes) -> None:
         """Append bytes that have arrived."""

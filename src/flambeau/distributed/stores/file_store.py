@@ -1,6 +1,7 @@
 """`FileStore`: a store in a file that all ranks reach, on one machine or on a shared file system.
 
 The file is a log of changes. Each operation locks the file, replays what others have appended, and appends its own.
+A writer that was killed may leave a part of a change at the end. Readers ignore it, and the next change replaces it.
 """
 
 from __future__ import annotations
@@ -135,11 +136,14 @@ class _Log:
             fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
             file.seek(self._read)
             news = file.read()
-            self._read += len(news)
             for operation, args in self._inbox.feed(news):
                 self._table.do(operation, args)
+            partial = self._inbox.drop_partial()
+            self._read += len(news) - partial
 
             def append(message: bytes) -> None:
+                if partial:
+                    file.truncate(self._read)
                 try:
                     with naming(self.path, "the store is as before"):
                         _write_all(file, message)
