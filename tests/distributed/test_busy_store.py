@@ -5,6 +5,7 @@ The test runs the server's loop itself and counts turns and function calls, whic
 
 from __future__ import annotations
 
+import random
 import socket
 import sys
 import time
@@ -20,7 +21,7 @@ from flambeau.core.ipc import handshake
 from flambeau.core.ipc.codec import Inbox, frame_message
 from flambeau.core.ipc.handshake import SECRET
 from flambeau.distributed.errors import DistNetworkError
-from flambeau.distributed.stores import coordinator, store_client, store_server, tcp_store
+from flambeau.distributed.stores import coordinator, kv_store, store_client, store_server, tcp_store
 from flambeau.distributed.stores.coordinator import Coordinator
 from flambeau.distributed.stores.store_server import StoreServer
 from flambeau.distributed.stores.tcp_store import TCPStore
@@ -424,3 +425,29 @@ def calls_of(function: Callable[[], object]) -> int:
     finally:
         sys.setprofile(None)
     return calls
+
+
+def test_a_grown_value_is_not_copied_for_each_change(loop: Loop) -> None:
+    large = bytes(MIB)
+    loop.table.set("large", large)
+    for _ in range(100):
+        loop.table.append("large", b"x")
+        assert loop.table.get("large").parts[0] is large
+    assert loop.table.do("get", ["large"]) == large + b"x" * 100
+
+
+def test_grown_values_follow_a_model(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_store, "_SHORT", 8)
+    monkeypatch.setattr(kv_store, "_LONG", 64)
+    rng, model = random.Random(5), b""
+    loop.table.set("k", b"")
+    for _ in range(2000):
+        value = rng.randbytes(rng.choice([0, 1, 7, 8, 9, 63, 64, 65, 200]))
+        if rng.random() < 0.05:
+            expected = rng.choice([model, value])
+            model = value if model == expected else model
+            assert loop.table.do("compare_set", ["k", expected, value]) == model
+        loop.table.append("k", value)
+        model += value
+        assert loop.table.do("get_all", [["k", "k"]]) == [model, model]
+        assert len(loop.table.get("k").parts) <= len(model) / 32 + 10

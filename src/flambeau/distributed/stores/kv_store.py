@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from flambeau.core.ipc.codec import Pieces
 from flambeau.distributed.errors import QueueEmptyError
 
 OPERATIONS: dict[str, list[Any]] = {  # the schema of each operation's arguments (`wire.fits`)
@@ -20,13 +21,61 @@ CHANGES = frozenset(("set", "add", "compare_set", "delete", "append", "set_all",
 _LIMIT = 1 << 63
 _ALIKE = 64  # keys among which `newest` looks
 _DIGITS = 4096  # letters of the longest text that counts as a number
+_SHORT = 1 << 16  # bytes of the shortest part of a grown value
+_LONG = 1 << 26  # bytes of the longest part that is joined from others
+
+
+class GrownValue:
+    """A value that has grown by `append`, in few parts: neither an append nor a read copies them."""
+
+    __slots__ = ("_last", "_parts", "_pieces")
+
+    def __init__(self, value: bytes) -> None:
+        self._parts = [value]
+        self._last = bytearray()  # short values, for the next part
+        self._pieces: Pieces | None = None
+
+    def append(self, value: bytes) -> None:
+        """Append bytes."""
+        self._pieces = None
+        if len(value) < _SHORT:
+            self._last += value
+            if len(self._last) >= _SHORT:
+                self._end_last()
+        else:
+            self._end_last()
+            self._add_part(value)
+
+    def _end_last(self) -> None:
+        if self._last:
+            last, self._last = bytes(self._last), bytearray()
+            self._add_part(last)
+
+    def _add_part(self, part: bytes) -> None:
+        """Add a part, joined with those before it that are not longer: each byte is joined a few times only."""
+        while self._parts and len(self._parts[-1]) <= min(len(part), _LONG - len(part)):
+            part = self._parts.pop() + part
+        self._parts.append(part)
+
+    @property
+    def pieces(self) -> Pieces:
+        """Return the value as it is now."""
+        if self._pieces is None:
+            self._pieces = Pieces([*self._parts, bytes(self._last)])
+        return self._pieces
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts)) + len(self._last)
+
+    def __bytes__(self) -> bytes:
+        return b"".join([*self._parts, self._last])
 
 
 class Table:
     """The values of a store: bytes. Counters of `add` are decimal digits, as in PyTorch."""
 
     def __init__(self) -> None:
-        self.values: dict[str, bytes | bytearray] = {}  # a value that has grown by `append` is a bytearray
+        self.values: dict[str, bytes | GrownValue] = {}
         self._suffixes: dict[
             str, dict[str, None]
         ] = {}  # the last two parts of keys -> the keys, the newest last
@@ -40,7 +89,7 @@ class Table:
         alike = self._suffixes.get("/".join(ending.rsplit("/", 2)[-2:]), {})
         for key in itertools.islice(reversed(alike), _ALIKE):
             if key.endswith(f"/{ending}"):
-                return self.get(key)
+                return bytes(self.values[key])
         return b""
 
     def keep(self, prefix: str) -> None:
@@ -48,13 +97,22 @@ class Table:
         for key in [key for key in self.values if not key.startswith(prefix)]:
             self.delete(key)
 
-    def _put(self, key: str, value: bytes | bytearray) -> None:
+    def _put(self, key: str, value: bytes | GrownValue) -> None:
         if key not in self.values and (suffix := _suffix(key)):
             self._suffixes.setdefault(suffix, {})[key] = None
         self.values[key] = value
 
     def do(self, operation: str, args: Sequence[Any]) -> Any:
-        """Run one of OPERATIONS.
+        """Run one of OPERATIONS, and join the pieces of values.
+
+        Raises:
+            ValueError: If there is none of this name, or it refuses.
+        """
+        answer = self.run(operation, args)
+        return list(map(_join, answer)) if operation == "get_all" else _join(answer)
+
+    def run(self, operation: str, args: Sequence[Any]) -> Any:
+        """Run one of OPERATIONS. Long values may be `Pieces`, which are not copied.
 
         Raises:
             ValueError: If there is none of this name, or it refuses.
@@ -75,11 +133,9 @@ class Table:
     def set(self, key: str, value: bytes) -> None:
         self._put(key, value)
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str) -> bytes | Pieces:
         value = self.values[key]
-        if isinstance(value, bytearray):
-            value = self.values[key] = bytes(value)
-        return value
+        return value.pieces if isinstance(value, GrownValue) else value
 
     def add(self, key: str, amount: int) -> int:
         total = _number(key, self.values.get(key, b"0")) + amount
@@ -88,12 +144,12 @@ class Table:
         self._put(key, b"%d" % total)
         return total
 
-    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes | Pieces:
         """Replace a value if it equals the expected one. Returns the resulting value."""
         there = self.values.get(key)
         if there is None and expected:
             return expected
-        if there is None or there == expected:
+        if there is None or (len(there) == len(expected) and bytes(there) == expected):
             self._put(key, desired)
         return self.get(key)
 
@@ -110,11 +166,11 @@ class Table:
     def append(self, key: str, value: bytes) -> None:
         there = self.values.get(key, b"")
         if isinstance(there, bytes):
-            there = bytearray(there)
+            there = GrownValue(there)
             self._put(key, there)
-        there += value
+        there.append(value)
 
-    def get_all(self, keys: Sequence[str]) -> list[bytes]:
+    def get_all(self, keys: Sequence[str]) -> list[bytes | Pieces]:
         return [self.get(key) for key in keys]
 
     def set_all(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
@@ -154,9 +210,13 @@ def _suffix(key: str) -> str:
     return "/".join(ending) if len(ending) == 2 else ""
 
 
-def _number(key: str, value: bytes | bytearray) -> int:
-    if len(value) > _DIGITS or not re.fullmatch(rb"\s*[+-]?\d+", value):
-        raise ValueError(
-            f"stoll: add: the value of key {key!r} is {bytes(value[:40])!r}, which is no whole number"
-        )
-    return int(value)
+def _join(value: Any) -> Any:
+    return b"".join(value.parts) if isinstance(value, Pieces) else value
+
+
+def _number(key: str, value: bytes | GrownValue) -> int:
+    digits = bytes(value) if len(value) <= _DIGITS else b""
+    if not re.fullmatch(rb"\s*[+-]?\d+", digits):
+        shown = f"is {digits[:40]!r}" if digits else f"has {len(value):,} bytes"
+        raise ValueError(f"stoll: add: the value of key {key!r} {shown}, which is no whole number")
+    return int(digits)

@@ -358,7 +358,7 @@ class StoreServer:
             request = each.waits
             self._waits.remove(each)
             try:
-                answer = ["ok", self._table.do(request.operation, request.args)]
+                answer = ["ok", self._table.run(request.operation, request.args)]
             except (RuntimeError, TypeError, ValueError, LookupError) as error:
                 answer = ["error", type(error).__name__, str(error)]
             answers.append((each, answer))
