@@ -81,6 +81,31 @@ def test_spawned_processes_that_sleep_are_named(often: None, capfd: pytest.Captu
             process.join()
 
 
+def work_or_sleep(rank: int) -> None:
+    while not rank:
+        pass
+    signal.pause()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc"), reason="this system does not report what processes do")
+def test_a_spawned_process_that_sleeps_is_named_while_another_works(
+    often: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    context = start_processes(work_or_sleep, (), 2, join=False, start_method="fork")
+    assert context is not None
+    working, sleeping = context.pids()
+    said = ""
+    try:
+        while "some of them do not work" not in said:
+            assert not context.join(timeout=0.2)
+            said = capfd.readouterr().err
+        assert f"process {sleeping} (sleeps)" in said and f"process {working} " not in said.splitlines()[-1]
+    finally:
+        for process in context.processes:
+            process.kill()
+            process.join()
+
+
 def test_a_client_without_a_server_reports_its_wait(often: None, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]

@@ -21,7 +21,7 @@ from typing import Any
 
 from flambeau.core.files import replace_file
 from flambeau.core.host import long_waits
-from flambeau.core.host.process_state import describe_processes, processor_seconds
+from flambeau.core.host.process_state import IdleProcesses, describe_processes
 from flambeau.multiprocessing.context import get_context
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
 ]  # fmt: skip
 
 _PR_SET_PDEATHSIG = 1
-_IDLE_S = 0.5  # processor time below which processes have not worked for 10 s
+_LOOKS = 3  # parts of a wait for which a process must not have worked before it is named
 _PATIENCE_S = 30.0  # from SIGTERM to SIGKILL
 
 
@@ -169,28 +169,26 @@ class ProcessContext:
         return not self.sentinels
 
     def _wait(self, timeout: float | None) -> list[Any]:
-        """Wait until a process has ended, and report a long wait if none of them works."""
+        """Wait until a process has ended, and report a long wait if some of them do not work."""
         end = math.inf if timeout is None else time.monotonic() + timeout
-        long_wait = long_waits.LongWait(self._describe_idle)
-        used = self._processor_seconds()
+        idle = IdleProcesses()
+        long_wait = long_waits.LongWait(lambda: self._describe_idle(idle.of_looks(_LOOKS)))
+        idle.look(self._running())
         while not (ready := connection.wait(list(self.sentinels), _part(end))):
             if time.monotonic() >= end:
                 break
-            before, used = used, self._processor_seconds()
-            if 0 <= used - before < _IDLE_S:
-                long_wait.report()
+            idle.look(self._running())
+            long_wait.report()
         return ready
 
     def _running(self) -> list[int]:
         return [int(self.processes[number].pid) for number in self.sentinels.values()]
 
-    def _processor_seconds(self) -> float:
-        return sum(map(processor_seconds, self._running()))
-
-    def _describe_idle(self) -> str:
-        return (
-            f"for the end of spawned processes, and none of them works: {describe_processes(self._running())}"
-        )
+    def _describe_idle(self, idle: list[int]) -> str:
+        if not idle:
+            return ""
+        words = "none of them works" if len(idle) == len(self.sentinels) else "some of them do not work"
+        return f"for the end of spawned processes, and {words}: {describe_processes(idle)}"
 
     def _first(self, failed: int) -> int:
         """Return the rank whose exception was raised first, by the times of the error files.
@@ -230,8 +228,8 @@ def _wrap(fn: Callable[..., object], number: int, args: tuple[Any, ...], file: s
 
 
 def _part(end: float) -> float:
-    """Return the seconds of a part of a wait until `end`: a third of the time between two lines about it."""
-    return max(0.0, min(end - time.monotonic(), long_waits.EVERY_S / 3))
+    """Return the seconds of a part of a wait until `end`; between two lines about it are `_LOOKS` parts."""
+    return max(0.0, min(end - time.monotonic(), long_waits.EVERY_S / _LOOKS))
 
 
 def _end_with_parent() -> None:

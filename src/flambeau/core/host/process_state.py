@@ -1,4 +1,4 @@
-"""`state_of`, `processor_seconds`, `children_of`: what the system reports about a process of this host."""
+"""`state_of`, `processor_seconds`, `children_of`, `IdleProcesses`: what the system reports about processes here."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+_IDLE_S = 0.5  # processor time between two looks below which a process has not worked
 _STATES = {"R": "runs", "D": "runs", "S": "sleeps", "T": "is stopped", "t": "is stopped", "Z": "has ended"}
 
 
@@ -46,3 +47,26 @@ def children_of(process: int, root: Path = Path("/proc")) -> list[int]:
         with suppress(OSError, ValueError):
             found += map(int, thread.read_text().split())
     return found
+
+
+class IdleProcesses:
+    """The processes that do not work, found by looks at their processor time some seconds apart."""
+
+    def __init__(self) -> None:
+        self._used: dict[int, float] = {}  # process -> its processor time at the last look
+        self._looks: dict[int, int] = {}  # process -> the number of looks since it worked
+
+    def look(self, processes: Iterable[int]) -> None:
+        """Compare the processor time of running processes with the last look's."""
+        used = {process: processor_seconds(process) for process in processes}
+        self._looks = {
+            process: self._looks.get(process, 0) + 1
+            if 0 <= now - self._used.get(process, math.inf) < _IDLE_S
+            else 0
+            for process, now in used.items()
+        }
+        self._used = used
+
+    def of_looks(self, least: int) -> list[int]:
+        """Return the processes that had not worked at each of the last `least` looks."""
+        return [process for process, looks in self._looks.items() if looks >= least]
