@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import flambeau
-from flambeau.ops.op import table
+from flambeau.ops.op import Op, table
 from flambeau.testing import operators  # noqa: F401 (it loads all records)
 
 PACKAGE = Path(flambeau.__file__).parent
@@ -55,6 +57,15 @@ ALLOWED = {
     "testing/soundness/graph_steps.py": "steps of random programs, which only some operators can be",
 }
 """Files that name operators together, and why that is not a second list."""
+
+
+RECORDS_ALLOWED = {
+    "ops/pointwise/expression.py": "operators of truth values, which expressions compute with in place of bits",
+    "ops/pointwise/expression_cpp.py": "C++'s operators and functions, by their names in jiterator's language",
+    "ops/pointwise/expression_text.py": "Python's operators and NumPy's functions, by their names in expressions",
+    "tensor/sparse/elementwise.py": "sums and quotients, each group with the function that computes them",
+}
+"""Files that list the records themselves, and why that is not a second list."""
 
 
 def strings_of(node: ast.expr) -> Iterator[str]:
@@ -118,6 +129,43 @@ def words_written(path: Path) -> Iterator[str]:
             yield from re.findall(r"\w+", node.value)
 
 
+def value_of(node: ast.AST | None, names: dict[str, Any]) -> Any:
+    """Return the value of a name or of an attribute of a module; None for other expressions."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    return getattr(value_of(node.value, names), node.attr, None) if isinstance(node, ast.Attribute) else None
+
+
+def record_lists_of(tree: ast.Module, names: dict[str, Any]) -> Iterator[tuple[int, set[str]]]:
+    """Displays that name several records by variables: line and operators."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.List | ast.Tuple | ast.Set):
+            parts: list[Any] = node.elts
+        elif isinstance(node, ast.Dict):
+            parts = [*node.keys, *node.values]
+        else:
+            continue
+        parts += [x for part in parts if isinstance(part, ast.List | ast.Tuple) for x in part.elts]
+        values = [value_of(x, names) for x in parts if not isinstance(getattr(x, "ctx", None), ast.Store)]
+        named = {value.name for value in values if isinstance(value, Op)}
+        if len(named) >= FEW:
+            yield node.lineno, named
+
+
+def test_records_are_listed_nowhere_outside_of_their_definitions() -> None:
+    lists = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text, relative = path.read_text(), path.relative_to(PACKAGE).as_posix()
+        if "flambeau.ops" in text or relative.startswith("ops/"):  # others have no record in a variable
+            name = ".".join(["flambeau", *path.relative_to(PACKAGE).with_suffix("").parts])
+            module = import_module(name.removesuffix(".__init__"))
+            if found := list(record_lists_of(ast.parse(text), vars(module))):
+                lists[relative] = found
+    second = {file: found for file, found in lists.items() if file not in RECORDS_ALLOWED}
+    assert second == {}, "put what a list says into the operators' records: docs/add-an-operator.md"
+    assert sorted(RECORDS_ALLOWED) == sorted(lists), "a file lists none any more"
+
+
 def test_an_operator_is_written_in_few_files() -> None:
     files: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
@@ -147,4 +195,8 @@ def test_a_second_list_is_found() -> None:
         'X = {"exp": 1, "log_": 2, "sin": 3}',
     ):
         assert [names for _, names in lists_of(ast.parse(text))], text
+    records = {"a": table["exp"], "b": table["log"], "ops": type("Module", (), {"c": table["sin"]})}
+    for text in ("x = {a, b, ops.c}", "x = [(a, 1), (b, 2), (ops.c, 3)]", "for x in (a, b, ops.c): pass"):
+        assert [names for _, names in record_lists_of(ast.parse(text), records)] == [{"exp", "log", "sin"}]
+    assert list(record_lists_of(ast.parse("a, b, ops.c = f(a), f(b), f(ops.c)"), records)) == []
     assert list(lists_of(ast.parse('"""exp log sin"""\nX = ["exp", "log", "sum", "mean"]'))) == []

@@ -148,6 +148,8 @@ class Op(Record):
         flags: Names of the flags that it depends on; their values are appended to `params` for the rule.
         derivative: Its backward formulas.
         autocast: The dtypes to which autocast casts its inputs.
+        recorded_in_place: False if autograd ignores the operator in place. Then it changes leaves, too, and the changed
+            tensor keeps its node.
         planned: True if a CUDA device loads a library's plan for it, which is in the device's bounded cache of plans.
     """
 
@@ -161,6 +163,7 @@ class Op(Record):
     planned: bool = False
     derivative: Derivative = MISSING
     autocast: AutocastRule = UNCHANGED
+    recorded_in_place: bool = True
 
 
 table: dict[str, Op] = {}

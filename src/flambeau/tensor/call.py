@@ -37,7 +37,6 @@ from flambeau.driver.api import Driver, Executable, Kernel, Launch, Launcher
 from flambeau.ops.copy import checked_scalar
 from flambeau.ops.linalg.matmul import c_name, uses_tf32
 from flambeau.ops.op import Op, Operand, Signature
-from flambeau.ops.pointwise.pointwise_logic import UNRECORDED
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.devices.library_plans import cache_of
@@ -471,7 +470,7 @@ def _launch_into(plan: CallPlan, op: Op, outputs: Sequence[Tensor], args: Sequen
 def _refuse_written(op: Op, outputs: Sequence[Tensor], args: Sequence[Any]) -> None:
     """Raise PyTorch's first error of a faulty in-place call: it checks the written tensors before the arguments."""
     tracked = any(isinstance(t, Tensor) and requires_grad(t) for t in (*outputs, *args))
-    if tracked and mode.recording and op not in UNRECORDED:
+    if tracked and mode.recording and op.recorded_in_place:
         for target in outputs:
             require_changeable(target)
     for target in outputs:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from flambeau.core.callsite import warn_program
@@ -71,7 +72,7 @@ def _loss(op: Op, args: Sequence[Any], mode: str) -> Tensor:
         return _reduce(call(op, args), mode)
     if autocast.threads:
         args = autocast.cast_inputs(op, args)
-    return record_composite(_reduced_losses[op, mode], args, lambda: _reduce(call(op, args), mode))
+    return record_composite(_reduced_loss(op, mode), args, lambda: _reduce(call(op, args), mode))
 
 
 class _OfReduced:
@@ -103,15 +104,10 @@ class _ReducedLoss(Composite):
         return formula and _OfReduced(formula, self.mode)
 
 
-def _with_node(op: Op, mode: str) -> Composite:
+@cache
+def _reduced_loss(op: Op, mode: str) -> Composite:
     formulas = [formula and _OfReduced(formula, mode) for formula in op.derivative.formulas]
     return _ReducedLoss(op.name, Derivative(*formulas), op, mode)
-
-
-_ELEMENTWISE = (
-    ops.mse_loss, ops.smooth_l1_loss, ops.huber_loss, ops.binary_cross_entropy, ops.binary_cross_entropy_with_logits,
-)  # fmt: skip
-_reduced_losses = {(op, mode): _with_node(op, mode) for op in _ELEMENTWISE for mode in ("mean", "sum")}
 
 
 # -- of differences -------------------------------------------------------------------------------------

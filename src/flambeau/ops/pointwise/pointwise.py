@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, Literal, NamedTuple, ParamSpec
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import DTYPES, FLOATING, INTEGRAL, bool_, dtype, float32
@@ -39,13 +39,14 @@ from flambeau.ops.pointwise.public_forms import USUAL, PublicForms
 Kinds = tuple[dtype | type, ...]
 """For each operand, the dtype of a tensor or the type of a Python scalar."""
 P = ParamSpec("P")
+SparseForm = Literal["", "values", "linear"]
 
 
 class Pointwise(Op, kw_only=True):
     """A pointwise operator with the data that its public functions need.
 
     Attributes:
-        compute, promotion, conditions, arity, scalars, summary, forms: The values of its `Definition`.
+        compute, promotion, conditions, arity, scalars, summary, forms, sparse: The values of its `Definition`.
         tensors: The number of operands, from the first, that are tensors; scalars follow.
         static: True if it takes static params.
     """
@@ -59,6 +60,7 @@ class Pointwise(Op, kw_only=True):
     scalars: tuple[int, ...] = ()
     summary: str = ""
     forms: PublicForms = USUAL
+    sparse: SparseForm = ""
 
     def joint_formula(self, needs: Sequence[bool]) -> Any:
         """Return one formula for the gradients of these inputs, which runs one kernel; None if there is none."""
@@ -102,7 +104,10 @@ class Definition(Record):
 
         derivative: See Note [Derivatives]; none where the result is bool or only integers are accepted.
         autocast: The dtypes to which autocast casts its inputs.
+        recorded_in_place: See `Op`.
         forms: The public names that are bound from the operator.
+        sparse: The part of a sparse tensor that it computes. "values": the values, after equal indices are added up,
+            because it maps zero to zero; "linear": the values as they are; "": see tensor/sparse/elementwise.py.
         listed: True if it is put in the table of operators.
     """
 
@@ -137,7 +142,9 @@ class Definition(Record):
 
     derivative: Derivative = MISSING
     autocast: AutocastRule = UNCHANGED
+    recorded_in_place: bool = True
     forms: PublicForms = USUAL
+    sparse: SparseForm = ""
     listed: bool = True
 
     def operator(self) -> Pointwise:
@@ -156,7 +163,7 @@ class Definition(Record):
             flags=("default_dtype",), derivative=derivative, autocast=self.autocast, compute=self.compute,
             promotion=self.promotion, conditions=self.conditions, static=self.params != ((),), arity=self.arity,
             tensors=self.arity - len(self.examples[0] if self.examples else ()), scalars=self.scalars,
-            summary=self.summary, forms=self.forms,
+            summary=self.summary, forms=self.forms, sparse=self.sparse, recorded_in_place=self.recorded_in_place,
         )  # fmt: skip
         if self.listed:
             define(record)

@@ -100,7 +100,7 @@ add = pointwise(
     wide_scalars=True,
     cuda="add(a, b)",
     derivative=Derivative(lambda grad: grad, lambda grad: grad),
-    forms=BY_HAND_AND_FOREACH,
+    forms=BY_HAND_AND_FOREACH.with_(operator="add"),
 )
 add_alpha = pointwise(
     "add.alpha",
@@ -143,7 +143,7 @@ sub = pointwise(
     wide_scalars=True,
     cuda="sub(a, b)",
     derivative=Derivative(lambda grad: grad, lambda grad: -grad),
-    forms=BY_HAND_AND_FOREACH.with_(aliases=("subtract",)),
+    forms=BY_HAND_AND_FOREACH.with_(operator="sub", aliases=("subtract",)),
 )
 sub_alpha = pointwise(
     "sub.alpha",
@@ -174,7 +174,7 @@ mul = pointwise(
     check=_no_float8_scalars,
     cuda="mul(a, b)",
     derivative=Derivative(lambda grad, b: grad * conj(b), lambda grad, a: grad * conj(a)),
-    forms=BY_HAND_AND_FOREACH.with_(aliases=("multiply",)),
+    forms=BY_HAND_AND_FOREACH.with_(operator="mul", aliases=("multiply",)),
 )
 neg = pointwise(
     "neg",
@@ -186,6 +186,7 @@ neg = pointwise(
     cuda="neg(a)",
     derivative=Derivative(lambda grad: -grad),
     forms=MATH.with_(aliases=("negative",)),
+    sparse="linear",
 )
 abs_ = pointwise(
     "abs",
@@ -197,6 +198,7 @@ abs_ = pointwise(
     cuda="absolute(a)",
     derivative=Derivative(lambda grad, a: grad * a.sgn()),
     forms=PublicForms(in_place=False, foreach=True, aliases=("absolute",)),
+    sparse="values",
 )
 
 
@@ -259,7 +261,7 @@ div = pointwise(
     wide_scalars=True,
     cuda="a / b",
     derivative=Derivative(lambda grad, b: grad / conj(b), lambda grad, a, b: grad * conj(-(a / b / b))),
-    forms=BY_HAND_AND_FOREACH.with_(aliases=("divide", "true_divide")),
+    forms=BY_HAND_AND_FOREACH.with_(operator="truediv", aliases=("divide", "true_divide")),
 )
 _floored = partial(
     pointwise,
@@ -276,7 +278,7 @@ floor_divide = _floored(
     "floor_divide",
     summary="The quotient rounded down; without a derivative, as in PyTorch.",
     derivative=refuse_derivative("floor_divide"),
-    forms=BY_HAND,
+    forms=BY_HAND.with_(operator="floordiv"),
 )
 div_trunc = pointwise(
     "div.trunc",
@@ -310,6 +312,7 @@ remainder = pointwise(
     derivative=Derivative(
         lambda grad: grad, _remainder_back, name=overload_names("RemainderBackward1", "RemainderBackward0")
     ),
+    forms=PublicForms(operator="mod"),
 )
 fmod = pointwise(
     "fmod",

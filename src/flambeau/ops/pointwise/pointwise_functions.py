@@ -76,6 +76,7 @@ sqrt = _define_like_numpy(
     "The square root of each element.",
     derivative=Derivative(lambda grad, out: grad / (2 * conj(out))),
     forms=MATH,
+    sparse="values",
 )
 rsqrt = _define_like_numpy(
     "rsqrt",
@@ -122,6 +123,7 @@ expm1 = _define_like_numpy(
     derivative=Derivative(lambda grad, out: grad * (conj(out) + 1)),
     autocast=FLOAT32_ON_CUDA,
     forms=MATH,
+    sparse="values",
 )
 log = _define_like_numpy(
     "log",
@@ -158,6 +160,7 @@ log1p = _define_like_numpy(
     derivative=Derivative(lambda grad, a: grad / (conj(a) + 1)),
     autocast=FLOAT32_ON_CUDA,
     forms=MATH,
+    sparse="values",
 )
 sin = _define_like_numpy(
     "sin",
@@ -167,6 +170,7 @@ sin = _define_like_numpy(
     high=3,
     derivative=Derivative(lambda grad, a: grad * conj(a.cos())),
     forms=MATH,
+    sparse="values",
 )
 cos = _define_like_numpy(
     "cos",
@@ -184,6 +188,7 @@ tan = _define_like_numpy(
     derivative=Derivative(lambda grad, out: grad * conj(1 + out * out)),
     autocast=FLOAT32_ON_CUDA,
     forms=MATH,
+    sparse="values",
 )
 asin = _define_like_numpy(
     "asin",
@@ -192,6 +197,7 @@ asin = _define_like_numpy(
     derivative=Derivative(lambda grad, a: grad * conj((1 - a * a).rsqrt())),
     autocast=FLOAT32_ON_CUDA,
     forms=MATH.with_(aliases=("arcsin",)),
+    sparse="values",
 )
 acos = _define_like_numpy(
     "acos",
@@ -207,6 +213,7 @@ atan = _define_like_numpy(
     "The arctangent of each element, in radians.",
     derivative=Derivative(lambda grad, a: grad / conj(a * a + 1)),
     forms=MATH.with_(aliases=("arctan",)),
+    sparse="values",
 )
 sinh = _define_like_numpy(
     "sinh",
@@ -215,6 +222,7 @@ sinh = _define_like_numpy(
     derivative=Derivative(lambda grad, a: grad * conj(a.cosh())),
     autocast=FLOAT32_ON_CUDA,
     forms=MATH,
+    sparse="values",
 )
 cosh = _define_like_numpy(
     "cosh",
@@ -230,6 +238,7 @@ tanh = _define_like_numpy(
     "The hyperbolic tangent of each element.",
     derivative=Derivative(lambda grad, out, call: call(tanh_backward, (grad, out))),
     forms=MATH,
+    sparse="values",
 )
 asinh = _define_like_numpy(
     "asinh",
@@ -237,6 +246,7 @@ asinh = _define_like_numpy(
     "The inverse hyperbolic sine of each element.",
     derivative=Derivative(lambda grad, a: grad * conj((a * a + 1).rsqrt())),
     forms=TORCH_IN_PLACE.with_(aliases=("arcsinh",)),
+    sparse="values",
 )
 
 
@@ -262,6 +272,7 @@ atanh = _define_like_numpy(
     "The inverse hyperbolic tangent of each element.",
     derivative=Derivative(lambda grad, a: grad / conj(1 - a * a)),
     forms=TORCH_IN_PLACE.with_(aliases=("arctanh",)),
+    sparse="values",
 )
 
 
@@ -320,6 +331,7 @@ erf = pointwise(
     cuda="erf_(a)",
     derivative=Derivative(lambda grad, a: (-a * a).exp() * (2 / root(pi)) * grad),
     forms=MATH,
+    sparse="values",
 )
 erfc = _special(
     "erfc",
@@ -336,6 +348,7 @@ erfinv = _special(
     high=0.9,
     derivative=Derivative(lambda grad, a: grad * a.erfinv().square().exp() * (root(pi) / 2)),
     autocast=FLOAT32_ON_CUDA,
+    sparse="values",
 )
 
 
@@ -535,6 +548,7 @@ deg2rad = pointwise(
     cuda="a * T(0.017453292519943295)",
     derivative=Derivative(lambda grad: grad * (pi / 180)),
     forms=TORCH_IN_PLACE,
+    sparse="values",
 )
 rad2deg = pointwise(
     "rad2deg",
@@ -547,6 +561,7 @@ rad2deg = pointwise(
     cuda="a * T(57.29577951308232)",
     derivative=Derivative(lambda grad: grad * (180 / pi)),
     forms=TORCH_IN_PLACE,
+    sparse="values",
 )
 
 
@@ -569,6 +584,7 @@ def _rounding(name: str, compute: Callable[[Any], Any], summary: str, forms: Pub
         check=_refuse_complex(f"{name} is not supported for complex inputs"),
         derivative=CONSTANT,
         forms=forms,
+        sparse="values",
     )
 
 
@@ -602,6 +618,7 @@ round_decimals = pointwise(
     cuda="k1 ? rint(a * T(k0)) / T(k0) : rint(a / T(k0)) * T(k0)",
     constants=lambda static: (_power_of_ten(static[0]), int(static[0] > 0)),
     derivative=CONSTANT,
+    sparse="values",
 )
 frac = pointwise(
     "frac",
@@ -612,6 +629,7 @@ frac = pointwise(
     cuda="a - trunc(a)",
     derivative=Derivative(lambda grad: grad),
     forms=MATH,
+    sparse="values",
 )
 
 
@@ -673,6 +691,7 @@ sign = pointwise(
     cuda="sign(a)",
     derivative=CONSTANT,
     forms=PublicForms(foreach=True),
+    sparse="values",
 )
 sgn = pointwise(
     "sgn",
@@ -682,6 +701,7 @@ sgn = pointwise(
     dtypes=ALL,
     cuda="sign(a)",
     derivative=Derivative(_sgn_back),
+    sparse="values",
 )
 angle = pointwise(
     "angle",
@@ -702,6 +722,7 @@ conj_physical = pointwise(
     cuda="conjugate(a)",
     derivative=Derivative(lambda grad: conj(grad)),
     forms=PublicForms(bound=False, torch_in_place=True),
+    sparse="linear",
 )
 
 
@@ -769,6 +790,7 @@ nan_to_num = pointwise(
     constants=lambda static: [float(x or 0) for x in static],
     derivative=Derivative(lambda grad, a, call: call(kept, (a.isfinite(), grad, 0))),
     forms=PublicForms(bound=False, torch_in_place=True),
+    sparse="values",
 )
 
 
@@ -823,6 +845,7 @@ relu = pointwise(
     cuda="greater(a, T(0))",
     derivative=Derivative(lambda grad, out, call: call(relu_backward, (grad, out))),
     forms=TORCH_IN_PLACE,
+    sparse="values",
 )
 
 

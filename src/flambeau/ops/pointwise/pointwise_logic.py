@@ -22,14 +22,21 @@ from flambeau.ops.pointwise.public_forms import BY_HAND, NO_IN_PLACE, USUAL, Pub
 
 _compare = partial(pointwise, arity=2, promotion=TO_BOOL, scalars=(1,))
 
-eq = _compare("eq", np.equal, summary="Whether input equals other.", dtypes=DTYPES, cuda="a == b")
+eq = _compare(
+    "eq",
+    np.equal,
+    summary="Whether input equals other.",
+    dtypes=DTYPES,
+    cuda="a == b",
+    forms=PublicForms(operator="eq"),
+)
 ne = _compare(
     "ne",
     np.not_equal,
     summary="Whether input differs from other.",
     dtypes=DTYPES,
     cuda="a != b",
-    forms=PublicForms(aliases=("not_equal",)),
+    forms=PublicForms(operator="ne", aliases=("not_equal",)),
 )
 lt = _compare(
     "lt",
@@ -37,7 +44,7 @@ lt = _compare(
     summary="Whether input is less than other.",
     dtypes=REALS,
     cuda="a < b",
-    forms=PublicForms(aliases=("less",)),
+    forms=PublicForms(operator="lt", aliases=("less",)),
 )
 le = _compare(
     "le",
@@ -45,7 +52,7 @@ le = _compare(
     summary="Whether input is at most other.",
     dtypes=REALS,
     cuda="a <= b",
-    forms=PublicForms(aliases=("less_equal",)),
+    forms=PublicForms(operator="le", aliases=("less_equal",)),
 )
 gt = _compare(
     "gt",
@@ -53,7 +60,7 @@ gt = _compare(
     summary="Whether input is greater than other.",
     dtypes=REALS,
     cuda="a > b",
-    forms=PublicForms(aliases=("greater",)),
+    forms=PublicForms(operator="gt", aliases=("greater",)),
 )
 ge = _compare(
     "ge",
@@ -61,7 +68,7 @@ ge = _compare(
     summary="Whether input is at least other.",
     dtypes=REALS,
     cuda="a >= b",
-    forms=PublicForms(aliases=("greater_equal",)),
+    forms=PublicForms(operator="ge", aliases=("greater_equal",)),
 )
 
 
@@ -128,6 +135,7 @@ isnan = _holds(
     dtypes=DTYPES,
     cuda="is_nan(a)",
     forms=NO_IN_PLACE,
+    sparse="values",
 )
 isinf = _holds(
     "isinf",
@@ -136,6 +144,7 @@ isinf = _holds(
     dtypes=_HAVE_INFINITY,
     cuda="is_inf(a)",
     forms=NO_IN_PLACE,
+    sparse="values",
 )
 isfinite = _holds(
     "isfinite",
@@ -152,6 +161,7 @@ isposinf = _holds(
     check=_no_complex("isposinf"),
     cuda="is_inf(a) && a > 0",
     forms=NO_IN_PLACE,
+    sparse="values",
 )
 isneginf = _holds(
     "isneginf",
@@ -160,6 +170,7 @@ isneginf = _holds(
     check=_no_complex("isneginf"),
     cuda="is_inf(a) && a < 0",
     forms=NO_IN_PLACE,
+    sparse="values",
 )
 
 
@@ -175,6 +186,7 @@ signbit = _holds(
     check=_signbit_real,
     cuda="sign_bit(a)",
     forms=NO_IN_PLACE,
+    sparse="values",
 )
 
 
@@ -189,6 +201,7 @@ logical_and = pointwise(
     "Whether both are nonzero.",
     promotion=TO_BOOL,
     cuda="nonzero(a) && nonzero(b)",
+    recorded_in_place=False,
 )
 logical_or = pointwise(
     "logical_or",
@@ -197,6 +210,7 @@ logical_or = pointwise(
     "Whether either is nonzero.",
     promotion=TO_BOOL,
     cuda="nonzero(a) || nonzero(b)",
+    recorded_in_place=False,
 )
 logical_xor = pointwise(
     "logical_xor",
@@ -205,19 +219,36 @@ logical_xor = pointwise(
     "Whether exactly one is nonzero.",
     promotion=TO_BOOL,
     cuda="nonzero(a) != nonzero(b)",
+    recorded_in_place=False,
 )
 logical_not = _holds(
-    "logical_not", np.logical_not, summary="Whether each element is zero.", dtypes=ALL, cuda="!nonzero(a)"
+    "logical_not",
+    np.logical_not,
+    summary="Whether each element is zero.",
+    dtypes=ALL,
+    cuda="!nonzero(a)",
+    recorded_in_place=False,
 )
-
-UNRECORDED = frozenset({logical_and, logical_or, logical_xor, logical_not})
-"""Operators that autograd ignores: in place they change leaves, too, and the changed tensor keeps its node."""
 
 bitwise_and = pointwise(
-    "bitwise_and", np.bitwise_and, 2, "The bits set in both.", dtypes=ANY_BITS, scalars=(0, 1), cuda="a & b"
+    "bitwise_and",
+    np.bitwise_and,
+    2,
+    "The bits set in both.",
+    dtypes=ANY_BITS,
+    scalars=(0, 1),
+    cuda="a & b",
+    forms=PublicForms(operator="and"),
 )
 bitwise_or = pointwise(
-    "bitwise_or", np.bitwise_or, 2, "The bits set in either.", dtypes=ANY_BITS, scalars=(0, 1), cuda="a | b"
+    "bitwise_or",
+    np.bitwise_or,
+    2,
+    "The bits set in either.",
+    dtypes=ANY_BITS,
+    scalars=(0, 1),
+    cuda="a | b",
+    forms=PublicForms(operator="or"),
 )
 bitwise_xor = pointwise(
     "bitwise_xor",
@@ -227,6 +258,7 @@ bitwise_xor = pointwise(
     dtypes=ANY_BITS,
     scalars=(0, 1),
     cuda="a ^ b",
+    forms=PublicForms(operator="xor"),
 )
 bitwise_not = pointwise(
     "bitwise_not", np.invert, 1, "Each element with its bits turned.", dtypes=BITS, cuda="turned(a)"
@@ -258,6 +290,7 @@ bitwise_left_shift = pointwise(
     scalars=(0, 1),
     low=0,
     cuda="shift_left(a, b)",
+    forms=PublicForms(operator="lshift"),
 )
 bitwise_right_shift = pointwise(
     "bitwise_right_shift",
@@ -269,6 +302,7 @@ bitwise_right_shift = pointwise(
     scalars=(0, 1),
     low=0,
     cuda="shift_right(a, b)",
+    forms=PublicForms(operator="rshift"),
 )
 
 

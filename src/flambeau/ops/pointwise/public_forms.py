@@ -13,6 +13,8 @@ class PublicForms(Record):
         in_place: True if `Tensor.<name>_` is bound.
         torch_in_place: True if `torch.<name>_` is bound.
         foreach: True if `torch._foreach_<name>` and `torch._foreach_<name>_` are bound.
+        operator: Python's operator that is bound from it: "add" for `__add__`, `__radd__` and `__iadd__`. A comparison
+            has only the first of these.
         aliases: Other names of all forms except those of lists.
         second: PyTorch's name of the second argument, if it is not `other`.
     """
@@ -21,6 +23,7 @@ class PublicForms(Record):
     in_place: bool = True
     torch_in_place: bool = False
     foreach: bool = False
+    operator: str = ""
     aliases: tuple[str, ...] = ()
     second: str = ""
 

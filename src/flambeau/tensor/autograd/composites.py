@@ -23,6 +23,7 @@ class Composite(Record):
 
     name: str
     derivative: Derivative
+    recorded_in_place = True  # see `Op`
 
 
 def wants_node(args: Sequence[Any]) -> bool:

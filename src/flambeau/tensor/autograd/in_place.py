@@ -14,7 +14,6 @@ from typing import Any
 
 from flambeau.core.dtype import FLOATING
 from flambeau.core.meta import Meta
-from flambeau.ops.pointwise.pointwise_logic import UNRECORDED
 from flambeau.tape.node import Edge, Leaf, Node
 from flambeau.tensor.autograd.autograd_meta import edge_of, replay, requires_grad
 from flambeau.tensor.autograd.inplace_checks import require_changeable
@@ -33,7 +32,7 @@ def begin_in_place(record_plan: RecordPlan, args: Sequence[Any], target: Tensor)
     Raises:
         RuntimeError: If the target is a leaf, or a view of one, that requires a gradient.
     """
-    if record_plan.record in UNRECORDED:
+    if not record_plan.record.recorded_in_place:
         return None
     if _erases_history(record_plan, args, target):
         args = (*args, target)

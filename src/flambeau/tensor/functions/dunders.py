@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.dtype import INTEGRAL
+from flambeau.ops.op import table
 from flambeau.ops.pointwise import pointwise_arithmetic as arithmetic
 from flambeau.ops.pointwise import pointwise_functions as functions
 from flambeau.ops.pointwise import pointwise_logic as logic
+from flambeau.ops.pointwise.dtype_promotion import TO_BOOL
 from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.tensor.arguments.public import alias, method
 from flambeau.tensor.arguments.torch_function import arm_for
@@ -25,7 +27,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def _bind_operator(op: Pointwise, dunder: str) -> None:
-    """Bind a Python operator to an operator definition: a + b, 2 + b, a += b."""
+    """Bind Python's operator `dunder` to an operator definition: a + b, 2 + b, a += b."""
 
     def forward(self: Tensor, other: Any) -> Any:
         kind = other.__class__
@@ -55,17 +57,8 @@ def _bind_operator(op: Pointwise, dunder: str) -> None:
     publish(in_place, f"__i{dunder}__", op.summary, method)
 
 
-for _op, _dunder in [
-    (arithmetic.add, "add"), (arithmetic.sub, "sub"), (arithmetic.mul, "mul"), (arithmetic.div, "truediv"),
-    (arithmetic.floor_divide, "floordiv"), (arithmetic.remainder, "mod"), (logic.bitwise_and, "and"),
-    (logic.bitwise_or, "or"), (logic.bitwise_xor, "xor"), (logic.bitwise_left_shift, "lshift"),
-    (logic.bitwise_right_shift, "rshift"),
-]:  # fmt: skip
-    _bind_operator(_op, _dunder)
-
-
-def _bind_comparison(op: Pointwise) -> None:
-    """Bind a Python comparison: a < b, a == b. As in PyTorch, only `==` accepts a NumPy array."""
+def _bind_comparison(op: Pointwise, dunder: str) -> None:
+    """Bind Python's comparison `dunder`: a < b, a == b. As in PyTorch, only `==` accepts a NumPy array."""
 
     def compare(self: Tensor, other: Any) -> Any:
         kind = other.__class__
@@ -79,11 +72,12 @@ def _bind_comparison(op: Pointwise) -> None:
             return binary(op, self, from_numpy(other))
         return compare(self, other) if arm_for((other,)) else NotImplemented
 
-    publish(compare, f"__{op.name}__", op.summary, method)
+    publish(compare, f"__{dunder}__", op.summary, method)
 
 
-for _op in (logic.eq, logic.ne, logic.lt, logic.le, logic.gt, logic.ge):
-    _bind_comparison(_op)
+for _op in table.values():
+    if isinstance(_op, Pointwise) and _op.forms.operator:
+        (_bind_comparison if _op.promotion is TO_BOOL else _bind_operator)(_op, _op.forms.operator)
 Tensor.__array_priority__ = 1000  # NumPy's scalars and arrays then call the tensor's operator
 
 

@@ -9,10 +9,9 @@ from flambeau.core import dtype as dtypes
 from flambeau.core.dtype import FLOATING
 from flambeau.core.layout import broadcast_shapes, numel
 from flambeau.ops import copy as copies
-from flambeau.ops.op import Op
+from flambeau.ops.op import Op, table
 from flambeau.ops.pointwise import pointwise_arithmetic as arithmetic
-from flambeau.ops.pointwise import pointwise_functions as functions
-from flambeau.ops.pointwise import pointwise_logic as logic
+from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor import layouts
 from flambeau.tensor.arguments.public import functions as torch
@@ -79,16 +78,9 @@ def _map_linear(op: Op) -> Callable[..., Tensor]:
     return run
 
 
-for _op in (
-    arithmetic.abs_, functions.sqrt, functions.sin, functions.log1p, functions.relu, functions.sign, functions.floor,
-    functions.ceil, functions.asin, functions.asinh, functions.atan, functions.atanh, functions.tan, functions.tanh,
-    functions.sinh, functions.expm1, functions.erf, functions.erfinv, functions.deg2rad, functions.rad2deg,
-    functions.trunc, functions.round_, functions.round_decimals, functions.sgn, functions.frac, functions.nan_to_num,
-    logic.isnan, logic.isinf, logic.isposinf, logic.isneginf, logic.signbit,
-):  # fmt: skip
-    layouts.calls[_op] = _map(_op)
-for _op in (arithmetic.neg, functions.conj_physical):
-    layouts.calls[_op] = _map_linear(_op)
+_ON_VALUES = [op for op in table.values() if isinstance(op, Pointwise) and op.sparse]
+for _op in _ON_VALUES:
+    layouts.calls[_op] = (_map_linear if _op.sparse == "linear" else _map)(_op)
 
 
 def _power(args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
@@ -215,7 +207,8 @@ def add_into(dense: Any, t: Tensor, alpha: Any) -> Any:
     return dense
 
 
-for _op in (arithmetic.add, arithmetic.add_alpha, arithmetic.sub, arithmetic.sub_alpha):
+_SUMS = (arithmetic.add, arithmetic.add_alpha, arithmetic.sub, arithmetic.sub_alpha)
+for _op in _SUMS:
     layouts.calls[_op] = _sum(_op)
 
 # -- products and quotients -----------------------------------------------------------------------------------
@@ -288,7 +281,8 @@ def _divide(op: Op) -> Callable[..., Tensor]:
     return run
 
 
-for _op in (arithmetic.div, arithmetic.div_floor, arithmetic.floor_divide, arithmetic.div_trunc):
+_QUOTIENTS = (arithmetic.div, arithmetic.div_floor, arithmetic.floor_divide, arithmetic.div_trunc)
+for _op in _QUOTIENTS:
     layouts.calls[_op] = _divide(_op)
 
 # -- in place -------------------------------------------------------------------------------------------------
@@ -334,9 +328,9 @@ def put(target: Tensor, result: Tensor) -> None:
     target.meta = result.meta
 
 
-def _change_by(op: Op) -> Callable[..., Tensor]:
+def _change_by(op: Pointwise) -> Callable[..., Tensor]:
     def run(target: Tensor, args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
-        if op in _NEED_COALESCED and is_coo(target) and not storage_of(target).coalesced:
+        if op.sparse == "values" and is_coo(target) and not storage_of(target).coalesced:
             raise RuntimeError(f"{op.name}_ requires coalesced input")
         define = layouts.calls[op]
         return change(op, target, args, params, lambda: define(args, params))
@@ -344,27 +338,11 @@ def _change_by(op: Op) -> Callable[..., Tensor]:
     return run
 
 
-_LINEAR = (arithmetic.neg, functions.conj_physical, arithmetic.mul, arithmetic.div)
-_SUMS = (arithmetic.add, arithmetic.add_alpha, arithmetic.sub, arithmetic.sub_alpha)
-_NEED_COALESCED = {
-    op
-    for op in layouts.calls
-    if op
-    not in (
-        *_LINEAR,
-        *_SUMS,
-        copies.copy,
-        arithmetic.div_floor,
-        arithmetic.floor_divide,
-        arithmetic.div_trunc,
-    )
-}
-for _op in list(layouts.calls):
-    if _op not in (arithmetic.pow_, copies.copy):
-        layouts.changes[_op] = _change_by(_op)
+for _op in (*_ON_VALUES, *_QUOTIENTS, arithmetic.mul):
+    layouts.changes[_op] = _change_by(_op)
 
 
-def _change_by_sum(op: Op) -> Callable[..., Tensor]:
+def _change_by_sum(op: Pointwise) -> Callable[..., Tensor]:
     general = _change_by(op)
     sign = -1 if op in (arithmetic.sub, arithmetic.sub_alpha) else 1
 
