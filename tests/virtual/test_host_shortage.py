@@ -6,13 +6,14 @@ import errno
 import mmap
 import subprocess
 import sys
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 
 import flambeau
-from flambeau.core.host import host_memory
+from flambeau.core.host import array_grants, host_memory
 from flambeau.core.host.host_memory import address_space_left, is_shortage
 
 # The child opens a virtual GPU, limits its address space, and then computes with it until it fails.
@@ -188,6 +189,48 @@ def test_the_cpu_names_memory_that_a_body_lacks(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(np.linalg, "svd", fail)
     with pytest.raises(RuntimeError, match=f"DefaultCPUAllocator: .* you tried to allocate {1 << 51} bytes"):
         flambeau.linalg.svd(flambeau.ones(2, 2))
+
+
+functional = flambeau.nn.functional
+# Their kernels take several times the memory of their operands.
+WORK = {
+    "sort": lambda x: x.half().sort(),
+    "unique": lambda x: x.unique(),
+    "mode": lambda x: x.mode(),
+    "convolution": lambda x: functional.conv2d(x[None, None], x[None, None, :7, :7]),
+    "matmul": lambda x: x.half() @ x.half(),
+    "einsum": lambda x: flambeau.einsum("ij,jk->ik", x.bfloat16(), x.bfloat16()),
+    "var": lambda x: x.var(),
+    "uniform_": lambda x: flambeau.rand_like(x),
+    "histc": lambda x: x.histc(),
+    "svd": lambda x: flambeau.linalg.svdvals(x),
+    "interpolate": lambda x: functional.interpolate(x[None, None], scale_factor=2, mode="bicubic"),
+    "_fft_r2c": lambda x: flambeau.fft.rfft(x),
+}
+
+
+@pytest.mark.parametrize("work", WORK.values(), ids=WORK)
+def test_kernels_take_no_more_temporary_memory_than_the_host_has(
+    work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(array_grants, "LARGE", 1 << 14)
+    with flambeau.virtual(1):
+        x = flambeau.rand(512, 512, device="cuda")
+        work(x)
+        flambeau.cuda.synchronize()  # its outputs' memory is granted
+        monkeypatch.setattr(host_memory, "available", lambda: 0)
+        flambeau.runtime.system.accelerator()._machine.budget._lease = 1 << 18
+        tracemalloc.start()
+        try:
+            with pytest.raises(flambeau.HostMemoryError, match=r"no memory to compute '.*data=False"):
+                work(x)
+                flambeau.cuda.synchronize()
+            assert tracemalloc.get_traced_memory()[1] < 3 << 20
+        finally:
+            tracemalloc.stop()
+        monkeypatch.setattr(host_memory, "available", lambda: None)
+        work(x)
+        assert x.sum().item() > 0  # the device works
 
 
 def test_other_errors_are_no_shortage() -> None:

@@ -13,17 +13,23 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.core.host.array_grants import Grant, ask_before_arrays
+
 
 class Quiet:
     """Contexts with the warnings disabled. `run(body, *args)` calls the body in an unused one.
 
     Frequent callers inline `run`: they call `take()`, and append the context to `idle` afterwards.
+
+    Args:
+        grant: Called before a large array is allocated, see `ask_before_arrays`; None if none is asked for.
     """
 
-    __slots__ = ("idle",)
+    __slots__ = ("_grant", "idle")
 
-    def __init__(self) -> None:
+    def __init__(self, grant: Grant | None = None) -> None:
         self.idle: list[Context] = []
+        self._grant = grant
 
     def take(self) -> Context:
         """Return a context that is not entered."""
@@ -31,7 +37,7 @@ class Quiet:
             return self.idle.pop()
         except IndexError:
             context = Context()
-            context.run(_silence)
+            context.run(_prepare, self._grant)
             return context
 
     def run(self, body: Callable[..., None], *args: Any) -> None:
@@ -42,5 +48,7 @@ class Quiet:
             self.idle.append(context)
 
 
-def _silence() -> None:
+def _prepare(grant: Grant | None) -> None:
     np.seterr(all="ignore")
+    if grant is not None:
+        ask_before_arrays(grant)

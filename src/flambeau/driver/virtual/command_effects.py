@@ -26,6 +26,8 @@ class Contents:
         self._machine = machine
         self._poison = poison
         self._quiet = Quiet()
+        budget = machine.budget
+        self._asking = self._quiet if budget is None else Quiet(budget.grant_array)
 
     def launch(self, exe: VirtualExecutable, ptrs: Sequence[int], scalars: Sequence[Any]) -> None:
         if self._poison:
@@ -34,7 +36,8 @@ class Contents:
         inputs: list[Any] = arrays[exe.outputs :]
         for place, value in zip(exe.scalars, scalars, strict=True):
             inputs.insert(place, value)
-        self._quiet.run(exe.body, arrays[: exe.outputs], inputs)
+        quiet = self._asking if exe.is_large else self._quiet
+        quiet.run(exe.body, arrays[: exe.outputs], inputs)
 
     def _touch(self, ptrs: Sequence[int], spans: Sequence[int]) -> None:
         for ptr, span in zip(ptrs, spans, strict=True):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.dtype import INTEGRAL
+from flambeau.core.host.array_grants import LARGE
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Executable, Launch, copied_bytes, host_body
 from flambeau.driver.virtual import cost
@@ -47,12 +48,13 @@ class VirtualExecutable(Executable):
     """A loaded launch: its body, cached arrays of its operands, its duration, and the host's time for the call.
 
     Attributes:
-        copies: Bytes of the host's memory that the body takes for temporary arrays, by estimate.
+        copies: Bytes of dense copies that the body makes of expanded inputs, by estimate.
+        is_large: True if the body may take much memory for temporary arrays; see Note [Temporary arrays].
     """
 
     __slots__ = (
-        "body", "code", "copies", "cycles", "host_ns", "may_fail", "name", "nbytes", "outputs", "scalars", "sms",
-        "spans", "windows", "work",
+        "body", "code", "copies", "cycles", "host_ns", "is_large", "may_fail", "name", "nbytes", "outputs", "scalars",
+        "sms", "spans", "windows", "work",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +78,7 @@ class VirtualExecutable(Executable):
         # integers may be indices that are out of range
         self.may_fail = any(m.dtype.category == INTEGRAL for m in inputs)
         self.copies = copied_bytes(launch)
+        self.is_large = sum(self.spans) >= LARGE
         self.cycles = launch.kernel.cycles
         self.workspace = launch.kernel.workspace(launch)
         self.host_ns = host.of_launch(self.name, len(self.spans))

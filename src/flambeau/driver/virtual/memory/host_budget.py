@@ -65,6 +65,18 @@ class HostBudget:
             )
         self._lease -= nbytes
 
+    def grant_array(self, nbytes: int) -> bool:
+        """Return True if the host has memory for an array that a kernel allocates while it runs.
+
+        Nothing returns the grant. The memory is written and freed soon, so what the operating system reports when it
+        is queried again includes it.
+        """
+        try:
+            self.take("array", None, nbytes)
+        except HostMemoryError:
+            return False
+        return True
+
     def give_back(self, nbytes: int) -> None:
         """Return granted bytes whose pages were returned to the system."""
         self._lease += nbytes
