@@ -336,8 +336,6 @@ LARGER = {  # why each may exceed the bounds
     "nn/parallel/distributed.py:DistributedDataParallel": "PyTorch's class",
     "nn/parallel/distributed.py:DistributedDataParallel.__init__": "PyTorch's signature",
     "observe/races.py:RaceDriver": "the driver protocol",
-    "ops/multi_tensor/foreach.py:foreach": "to be split",
-    "ops/reduce/reduction.py:reduction": "a family of operators",
     "optim/lr_scheduler/cycles.py:CyclicLR.__init__": "PyTorch's signature",
     "optim/lr_scheduler/cycles.py:OneCycleLR.__init__": "PyTorch's signature",
     "profiler/__init__.py:profile.__init__": "PyTorch's signature",

@@ -23,7 +23,7 @@ may return None for zeros.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
 from flambeau.core import errors
 from flambeau.core.device import CPU, device
@@ -33,6 +33,8 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Kernel, KernelNotes, kernel_notes
 from flambeau.ops.autocast_rules import UNCHANGED, AutocastRule
 
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
 Operand = Meta | type
 """What a rule sees of an input: a tensor's meta, or the type of a Python scalar (bool, int, float, complex)."""
 
@@ -176,6 +178,22 @@ def define(op: Op) -> Op:
         raise ValueError(f"operator {op.name!r} is defined twice")
     table[op.name] = op
     return op
+
+
+class Definition(Protocol[R_co]):
+    """A family's definition of an operator, as its author writes it."""
+
+    def operator(self) -> R_co:
+        """Return the operator, after adding it to the table of operators."""
+
+
+def as_function(definition: Callable[P, Definition[R_co]]) -> Callable[P, R_co]:
+    """Return the function that defines an operator from the fields of a family's `definition`."""
+
+    def define_operator(*values: P.args, **fields: P.kwargs) -> R_co:
+        return definition(*values, **fields).operator()
+
+    return define_operator
 
 
 def note(op: Op, public: str = "", *, overwrites: bool = False) -> None:

@@ -18,10 +18,21 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.dtype import dtype, float64
+from flambeau.core.frozen import Record
 from flambeau.core.layout import dense_strides
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Lists
-from flambeau.ops.op import NOT_DIFFERENTIABLE, Make, Op, Operand, Sample, Signature, common_device, define
+from flambeau.ops.op import (
+    NOT_DIFFERENTIABLE,
+    Make,
+    Op,
+    Operand,
+    Sample,
+    Signature,
+    as_function,
+    common_device,
+    define,
+)
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATS, wide
 from flambeau.ops.work import element_work
@@ -47,82 +58,87 @@ class Foreach(Op):
     flag: bool = False
 
 
-def foreach(
-    name: str,
-    formula: Formula,
-    lists: Callable[[Any], int],
-    scalars: Callable[[Any], Sequence[float]],
-    *,
-    changed: Callable[[Any], tuple[int, ...]] = lambda options: (0,),
-    options: Sequence[Any] = ((),),
-    flag: bool = False,
-    positive: Callable[[Any], tuple[int, ...]] = lambda options: (),
-    workspace: Callable[[Launch], tuple[int, ...]] = lambda launch: (),
-) -> Foreach:
-    """Define an operator over lists.
+class ForeachDefinition(Record):
+    """The definition of an operator over lists, as its author writes it.
 
-    Args:
+    Attributes:
+        name: The operator's name.
+        formula: The arithmetic, see Note [One formula, three readings].
         lists: Function of the options that returns the number of lists.
-        scalars: Sample scalars.
-        positive: Lists without negative numbers in samples.
+        scalars: Function of the options that returns sample scalars.
+        changed, flag: See `Foreach`.
         options: Sample options.
+        positive: Function of the options that returns the lists without negative numbers in samples.
         workspace: See `Kernel.workspace`.
     """
 
-    def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    name: str
+    formula: Formula
+    lists: Callable[[Any], int]
+    scalars: Callable[[Any], Sequence[float]]
+    changed: Callable[[Any], tuple[int, ...]] = lambda options: (0,)
+    options: Sequence[Any] = ((),)
+    flag: bool = False
+    positive: Callable[[Any], tuple[int, ...]] = lambda options: ()
+    workspace: Callable[[Launch], tuple[int, ...]] = lambda launch: ()
+
+    def operator(self) -> Foreach:
+        """Return the operator, after adding it to the table of operators."""
+        form = Lists(
+            lambda launch: launch.params[0], self._text, lambda launch: computed_dtype(launch).name, self.flag
+        )
+        kernel = Kernel(
+            self.name, self._body, self._flops, cuda=form, work=element_work.many_tensors,
+            workspace=self.workspace, fast=HostRoutine("foreach:foreach"),
+        )  # fmt: skip
+        record = Foreach(
+            self.name, self._infer, kernel, FLOATS, self._samples,
+            derivative=NOT_DIFFERENTIABLE, formula=self.formula, changed=self.changed, flag=self.flag,
+        )  # fmt: skip
+        define(record)
+        return record
+
+    def _infer(self, operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
         count, chosen = params
-        several = lists(chosen)
+        several = self.lists(chosen)
         metas = _check_lists(operands[: several * count], several, count)
         inputs: list[Meta | dtype] = [*metas]
-        outputs = [_like(metas[k * count + m]) for k in changed(chosen) for m in range(count)]
+        outputs = [_like(metas[k * count + m]) for k in self.changed(chosen) for m in range(count)]
         rest = list(operands[several * count :])
-        if flag:
-            found = rest.pop(0)
-            assert isinstance(found, Meta)
-            inputs.append(found)
-            outputs.append(found)
+        if self.flag:
+            number = rest.pop(0)
+            assert isinstance(number, Meta)
+            inputs.append(number)
+            outputs.append(number)
         inputs += [float64] * len(rest)
         common_device(operands)
         return Signature(tuple(outputs), tuple(inputs), params)
 
-    def host(launch: Launch) -> Body:
+    def _body(self, launch: Launch) -> Body:
         count, chosen = launch.params
-        return _body(launch, formula, count, chosen, lists(chosen), flag)
+        return _body(launch, self.formula, count, chosen, self.lists(chosen), self.flag)
 
-    def text(launch: Launch) -> tuple[str, tuple[str, ...]]:
-        several = lists(launch.params[1])
-        total = len(launch.inputs) - several * launch.params[0] - flag
-        return trace_formula(formula, launch.params[1], several, total)
+    def _text(self, launch: Launch) -> tuple[str, tuple[str, ...]]:
+        several = self.lists(launch.params[1])
+        total = len(launch.inputs) - several * launch.params[0] - self.flag
+        return trace_formula(self.formula, launch.params[1], several, total)
 
-    def flops(launch: Launch) -> int:
-        return text(launch)[0].count(";") * sum(m.numel for m in launch.outputs)
+    def _flops(self, launch: Launch) -> int:
+        return self._text(launch)[0].count(";") * sum(m.numel for m in launch.outputs)
 
-    def samples(make: Make, kind: dtype) -> Iterable[Sample]:
-        for chosen in options:
-            shapes = ((3, 4), (5,), (), (2, 0))
-            made = []
-            for k in range(lists(chosen)):
-                low = 0.25 if k in positive(chosen) else -3
-                made += [make(*shape, low=low, high=3) for shape in shapes]
-            number = [np.zeros((), np.float32)] if flag else []
-            yield (*made, *number, *scalars(chosen)), (len(shapes), chosen)
+    def _samples(self, make: Make, kind: dtype) -> Iterable[Sample]:
+        shapes = ((3, 4), (5,), (), (2, 0))
+        for chosen in self.options:
+            tensors = []
+            for k in range(self.lists(chosen)):
+                low = 0.25 if k in self.positive(chosen) else -3
+                tensors += [make(*shape, low=low, high=3) for shape in shapes]
+            number = [np.zeros((), np.float32)] if self.flag else []
+            yield (*tensors, *number, *self.scalars(chosen)), (len(shapes), chosen)
 
-    form = Lists(lambda launch: launch.params[0], text, lambda launch: computed_dtype(launch).name, flag)
-    kernel = Kernel(
-        name,
-        host,
-        flops,
-        cuda=form,
-        work=element_work.many_tensors,
-        workspace=workspace,
-        fast=HostRoutine("foreach:foreach"),
-    )
-    record = Foreach(
-        name, rule, kernel, FLOATS, samples,
-        derivative=NOT_DIFFERENTIABLE, formula=formula, changed=changed, flag=flag,
-    )  # fmt: skip
-    define(record)
-    return record
+
+foreach = as_function(ForeachDefinition)
+"""Define an operator over lists: the fields of a `ForeachDefinition`, to the operator."""
 
 
 def computed_dtype(launch: Launch) -> dtype:

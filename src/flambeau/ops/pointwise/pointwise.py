@@ -1,9 +1,9 @@
 """The pointwise family: each output element depends on the input elements at the same (broadcast) index.
 
-The author of an operator writes a `Definition`, from which `pointwise` creates the operator. The family supplies dtype
-promotion, broadcasting and the result's layout (`Inference`), conversions and the reference implementation
-(`pointwise_body`), and samples. The operators themselves are in `pointwise_arithmetic`, `pointwise_functions` and
-`pointwise_logic`.
+The author of an operator writes a `PointwiseDefinition`, from which `pointwise` creates the operator. The family
+supplies dtype promotion, broadcasting and the result's layout (`Inference`), conversions and the reference
+implementation (`pointwise_body`), and samples. The operators themselves are in `pointwise_arithmetic`,
+`pointwise_functions` and `pointwise_logic`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any, Literal, NamedTuple, ParamSpec
+from typing import Any, Literal, NamedTuple
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import DTYPES, FLOATING, INTEGRAL, bool_, dtype, float32
@@ -29,6 +29,7 @@ from flambeau.ops.op import (
     Operand,
     Sample,
     Signature,
+    as_function,
     common_device,
     define,
 )
@@ -38,7 +39,6 @@ from flambeau.ops.pointwise.public_forms import USUAL, PublicForms
 
 Kinds = tuple[dtype | type, ...]
 """For each operand, the dtype of a tensor or the type of a Python scalar."""
-P = ParamSpec("P")
 SparseForm = Literal["", "values", "linear"]
 
 
@@ -46,7 +46,8 @@ class Pointwise(Op, kw_only=True):
     """A pointwise operator with the data that its public functions need.
 
     Attributes:
-        compute, promotion, conditions, arity, scalars, summary, forms, sparse: The values of its `Definition`.
+        compute, promotion, conditions, arity, scalars, summary, forms, sparse: The values of its
+            `PointwiseDefinition`.
         tensors: The number of operands, from the first, that are tensors; scalars follow.
         static: True if it takes static params.
     """
@@ -68,7 +69,7 @@ class Pointwise(Op, kw_only=True):
         return kernels.joint_formula(self, needs)
 
 
-class Definition(Record):
+class PointwiseDefinition(Record):
     """The definition of a pointwise operator, as its author writes it.
 
     Attributes:
@@ -236,15 +237,8 @@ class Definition(Record):
             yield (*operands(*shapes), *examples[0]), self.params[0]
 
 
-def _as_function(definition: Callable[P, Definition]) -> Callable[P, Pointwise]:
-    def define_pointwise(*values: P.args, **fields: P.kwargs) -> Pointwise:
-        return definition(*values, **fields).operator()
-
-    return define_pointwise
-
-
-pointwise = _as_function(Definition)
-"""Define a pointwise operator: the fields of a `Definition`, to the operator."""
+pointwise = as_function(PointwiseDefinition)
+"""Define a pointwise operator: the fields of a `PointwiseDefinition`, to the operator."""
 
 
 _ONE = {d: Meta.contiguous_of((1,), d, CPU) for d in DTYPES}
@@ -284,7 +278,7 @@ class Inference:
 
     __slots__ = ("_conditions", "_decisions", "_definition", "_leading", "_scalars")
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: PointwiseDefinition) -> None:
         self._definition = definition
         self._conditions, self._scalars = definition.conditions, definition.scalars
         self._leading = definition.leading

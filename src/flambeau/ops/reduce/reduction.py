@@ -1,7 +1,7 @@
 """The reduction family: each result is computed from all elements along the reduced dimensions.
 
-`reduction` creates an operator from arithmetic on a plain array. The family supplies dims, the result's shape, dtypes,
-errors, and the conversions of the reference implementation.
+The author of an operator writes a `ReductionDefinition`, with arithmetic on a plain array. The family supplies dims,
+the result's shape, dtypes, errors, and the conversions of the reference implementation.
 
 # Note [How a reduction body computes]
 The input is reshaped to two axes, the remaining dimensions and the reduced ones, and the arithmetic reduces the last.
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flambeau.core.dtype import COMPLEX, FLOATING, INTEGRAL, bool_, dtype, int64, uint8
+from flambeau.core.frozen import Record
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine, Steps, Work
@@ -34,6 +35,7 @@ from flambeau.ops.op import (
     Operand,
     Sample,
     Signature,
+    as_function,
     define,
     note,
 )
@@ -188,71 +190,82 @@ class Folded(NamedTuple):
     extra: tuple[Any, ...]
 
 
-_WORK = row_work.reduction()
+class ReductionDefinition(Record):
+    """The definition of a reduction, as its author writes it. Its params are (dims, keepdim, dtype or None, *extra).
 
-
-def reduction(
-    name: str,
-    fold: Fold,
-    result: Result,
-    *,
-    also: tuple[str, ...] = (),
-    empty: Empty = _anything,
-    dtypes: tuple[dtype, ...] = ALL,
-    label: str | None = None,
-    extra: tuple[tuple[Any, ...], ...] = ((),),
-    default: bool = False,
-    global_form: bool = True,
-    check: Callable[[Meta, tuple[int, ...], tuple[Any, ...]], None] | None = None,
-    cuda: Form | Routine | None = None,
-    derivative: Derivative = MISSING,
-    autocast: AutocastRule = UNCHANGED,
-    work: Callable[[Launch], Work] = _WORK,
-) -> Op:
-    """Define a reduction. Its params are (dims, keepdim, dtype or None, *extra).
-
-    Args:
+    Attributes:
+        name: PyTorch's public name.
         fold: The arithmetic, which reduces the last axis of an array.
+        result: The rule for the dtypes of computation and of the result.
         also: Contents of further outputs: "index" (int64) or "input" (the input's dtype).
         empty: The check of empty dims.
+        dtypes: Dtypes of the input that it accepts.
         label: The name in errors.
         extra: Sample extra params.
         default: True if the default dtype replaces a `dtype` of None.
+        global_form: True if samples reduce all dims, too.
         check: `check(meta, dims, extra)` raises further errors.
         cuda: The reduction for real GPUs, or the routine if it needs whole rows (medians).
+        derivative, autocast: See `Op`.
+        work: See `Kernel.work`.
     """
-    label = label or f"{name}()"
 
-    def rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    name: str
+    fold: Fold
+    result: Result
+    also: tuple[str, ...] = ()
+    empty: Empty = _anything
+    dtypes: tuple[dtype, ...] = ALL
+    label: str = ""
+    extra: tuple[tuple[Any, ...], ...] = ((),)
+    default: bool = False
+    global_form: bool = True
+    check: Callable[[Meta, tuple[int, ...], tuple[Any, ...]], None] | None = None
+    cuda: Form | Routine | None = None
+    derivative: Derivative = MISSING
+    autocast: AutocastRule = UNCHANGED
+    work: Callable[[Launch], Work] = row_work.reduction()
+
+    def operator(self) -> Op:
+        """Return the operator, after adding it to the table of operators."""
+        kernel = Kernel(
+            self.name, _host(self.fold), _flops, cuda=self.cuda, work=self.work, fast=_FAST.get(self.fold)
+        )
+        return define(
+            Op(
+                self.name, self._infer, kernel, self.dtypes, self._samples, derivative=self.derivative,
+                flags=("default_dtype",) if self.default else (), autocast=self.autocast,
+            )
+        )  # fmt: skip
+
+    def _infer(self, operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
         x = operands[0]
         assert isinstance(x, Meta)
-        if default:
+        if self.default:
             *params_, fallback = params
             params = (params_[0], params_[1], params_[2] or fallback, *params_[3:])
         dims, keepdim, asked, *rest = params
         around = reduced_dims(dims, x.ndim)
         if x.ndim:
-            empty(label, x, around, dims is not None and dims != ())
-        if check is not None:
-            check(x, around, tuple(rest))
-        kind, out = result(name, x.dtype, asked)
+            self.empty(self.label or f"{self.name}()", x, around, dims is not None and dims != ())
+        if self.check is not None:
+            self.check(x, around, tuple(rest))
+        kind, out = self.result(self.name, x.dtype, asked)
         shape = reduced_shape(x.shape, around, keepdim)
         outputs = [Meta.contiguous_of(shape, out, x.device)]
-        outputs += [outputs[0].with_(dtype=int64 if which == "index" else x.dtype) for which in also]
+        outputs += [outputs[0].with_(dtype=int64 if which == "index" else x.dtype) for which in self.also]
         return Signature(tuple(outputs), (x,), (Folded(around, kind, tuple(rest)),))
 
-    def samples(make: Make, kind: dtype) -> Iterable[Sample]:
-        for more in extra:
+    def _samples(self, make: Make, kind: dtype) -> Iterable[Sample]:
+        for more in self.extra:
             yield (make(3, 4),), (1, False, None, *more)
             yield (make(2, 3, 4),), (0, True, None, *more)
-            if global_form:
+            if self.global_form:
                 yield (make(5, 3),), (None, False, None, *more)
 
-    flags = ("default_dtype",) if default else ()
-    kernel = Kernel(name, _host(fold), _flops, cuda=cuda, work=work, fast=_FAST.get(fold))
-    return define(
-        Op(name, rule, kernel, dtypes, samples, flags=flags, derivative=derivative, autocast=autocast)
-    )
+
+reduction = as_function(ReductionDefinition)
+"""Define a reduction: the fields of a `ReductionDefinition`, to the operator."""
 
 
 def _flops(launch: Launch) -> int:
