@@ -28,7 +28,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from warnings import warn
 
-from flambeau.core.dtype import int32
 from flambeau.core.errors import NotSupportedError
 from flambeau.distributed.ddp.buckets import Bucket, GradBucket, assign, copy_all
 from flambeau.distributed.ddp.reducer_errors import (
@@ -40,12 +39,12 @@ from flambeau.distributed.ddp.reducer_errors import (
     not_finished,
 )
 from flambeau.distributed.ddp.replicas import reduce_in_place, same_buckets
+from flambeau.distributed.ddp.used_parameters import UsedParameters
 from flambeau.runtime import current
 from flambeau.runtime.streams.wait_reason import because
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Node
 from flambeau.tensor.autograd.autograd_meta import edge_of
-from flambeau.tensor.exchange.data import tensor as new_tensor
 from flambeau.tensor.tensor import Tensor
 
 FIRST_BUCKET_BYTES = 1024 * 1024
@@ -104,7 +103,7 @@ class Reducer:
         self._walks = 0  # number of reduced backward passes
         self._visits = [0] * len(self.params)  # visits of each leaf in the first backward of a static graph
         self._unused: list[int] = []
-        self._used = [0] * len(self.params)
+        self._used = UsedParameters(len(self.params))
         self._warned = self._warned_order = False
         self._futures: list[Any] = []
         self._joined: tuple[Any, bool] | None = None
@@ -202,7 +201,7 @@ class Reducer:
         self._unused_marked = False
         self._marked, self._next, self._divisor = set(), 0, 0
         self._left = list(self._visits)
-        self._map: tuple[Any, Any] | None = None
+        self._used.exchange = None
         for bucket in getattr(self, "buckets", ()):
             bucket.reset()
 
@@ -225,7 +224,7 @@ class Reducer:
         """Handle that backward is done with a parameter's leaf, with or without a gradient."""
         first = self.static and not self._walks
         if (first or self._seeks) and self.params[index].grad is not None:
-            self._used[index] = 1  # also under `no_sync`: accumulated gradients are reduced later
+            self._used.marks[index] = 1  # also under `no_sync`: accumulated gradients are reduced later
         if not self._expecting:
             return
         if mode.recording and not self._warned_order:
@@ -254,10 +253,8 @@ class Reducer:
         self._unused_marked = True
         # the map decides what is reduced, so it is sent first and must include later uses
         if self.skips_unused:
-            absent = set(self._unused)
-            self._used = [int(used or i not in absent) for i, used in enumerate(self._used)]
-            with recording(False):
-                self._start_map()
+            self._used.mark_all_but(set(self._unused))
+            self._exchange_used()
         for index in self._unused:
             self._mark(index)
 
@@ -282,15 +279,14 @@ class Reducer:
             self._next += 1
         if self._next == count:  # after all buckets, which is the same point on all ranks
             if self._seeks and not self.skips_unused:
-                with recording(False):
-                    self._start_map()
+                self._exchange_used()
             mode.engine.final_callbacks.append(self._finalize)
 
     def _reduce(self, number: int) -> None:
         """Fill a bucket's flat tensor with its gradients and start its reduction."""
         bucket = self.buckets[number]
         with recording(False):
-            if self.skips_unused and all(self._nobody_used(i) for i in bucket.indices):
+            if self.skips_unused and all(self._is_unused(i) for i in bucket.indices):
                 return
             self._fill(bucket)
             if self._hook is None:
@@ -350,11 +346,9 @@ class Reducer:
             self._futures = []
             for bucket in self.buckets:
                 self._give_back(bucket)
-        if self._map is not None:
-            self._map[0].wait()
-            self._map = None
+        self._used.end_exchange()
         if not self.static:
-            self._used = [0] * len(self.params)
+            self._used.clear()
         self._walks += 1
         self._expecting = self._unfinished = False
         self._joined = None
@@ -373,7 +367,7 @@ class Reducer:
         targets, sources = [], []
         all_used = not (self.find_unused or self.static)
         for index, p, view in zip(bucket.indices, bucket.params, views, strict=True):
-            if not all_used and self._nobody_used(index):
+            if not all_used and self._is_unused(index):
                 continue
             grad = p.grad
             if self.as_views:
@@ -388,24 +382,17 @@ class Reducer:
 
     # -- parameters that were not used ----------------------------------------------------------------------
 
-    def _start_map(self) -> None:
-        """Start to sum over the ranks which parameters each has used."""
-        counts = self._get_local_used_map()
-        self._map = (reduce_in_place(self.group, counts, async_op=True), counts)
+    def _exchange_used(self) -> None:
+        with recording(False):
+            self._used.start_exchange(self.group, self.buckets[0].device)
 
     def _get_local_used_map(self) -> Any:
         """Return an int32 tensor: 1 for each parameter that this rank has used since the last reduction."""
-        return new_tensor(self._used, dtype=int32, device=self.buckets[0].device)
+        return self._used.counts(self.buckets[0].device)
 
-    def _nobody_used(self, index: int) -> bool:
-        """Return True if no rank has used a parameter. Waits for the other ranks' maps if this rank has not used it."""
-        if self._used[index] or not (self.find_unused or self.static):
-            return False
-        if self._map is not None:
-            work, counts = self._map
-            work.wait()
-            self._used, self._map = counts.tolist(), None
-        return not self._used[index]
+    def _is_unused(self, index: int) -> bool:
+        """Return True if no rank has used a parameter, which may wait for the other ranks."""
+        return (self.find_unused or self.static) and not self._used.is_used(index)
 
     def _set_static_graph(self) -> None:
         """Declare that every backward visits equal leaves equally often. Raises RuntimeError after a backward."""
@@ -419,8 +406,7 @@ class Reducer:
             return
         self._unused = [i for i, visits in enumerate(self._visits) if not visits]
         self._marked = set(range(len(self.params)))
-        with recording(False):
-            self._start_map()
+        self._exchange_used()
         for number in range(len(self.buckets)):
             self._reduce(number)
         self._finalize()
