@@ -38,18 +38,26 @@ def gradcheck(
 ) -> bool:
     """Compare the gradients of `func(*inputs)` with central differences.
 
-    Every element of every input that requires a gradient is moved by `eps`: use double precision and few
-    elements. Complex functions are compared by their conjugate Wirtinger derivatives. `nondet_tol`: how far two
-    walks may differ. `fast_mode` compares one random combination of all derivatives of each output by each input.
-    What concerns undefined gradients and masks changes nothing here.
+    Each element of each input that requires a gradient is moved by `eps`, so use float64 and few elements. Complex
+    functions are compared by their conjugate Wirtinger derivatives.
 
-    Raises GradcheckError (or, without `raise_exception`, returns False) where they differ; ValueError where no
-    input requires a gradient; NotImplementedError for forward mode and batched gradients, which Flambeau lacks.
+    Args:
+        nondet_tol: The largest difference between the gradients of two backward passes.
+        check_undefined_grad, check_grad_dtypes, masked: No effect.
+        fast_mode: Compare one random combination of all derivatives of each output by each input.
+
+    Returns:
+        True if they are equal within `atol` and `rtol`; else False, if `raise_exception` is False.
+
+    Raises:
+        GradcheckError: If they differ.
+        ValueError: If no input requires a gradient.
+        NotImplementedError: If forward mode or batched gradients are to be compared.
     """
     if check_forward_ad or check_batched_grad or check_batched_forward_grad:
         raise NotImplementedError(
-            "Flambeau has no forward mode: gradcheck compares gradients one by one, with check_forward_ad=False, "
-            "check_batched_grad=False and check_batched_forward_grad=False"
+            "gradcheck compares gradients of backward passes, one by one. Set check_forward_ad, check_batched_grad and "
+            "check_batched_forward_grad to False"
         )
     args = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     places = [i for i, x in enumerate(args) if isinstance(x, Tensor) and x.requires_grad]  # type: ignore[attr-defined]

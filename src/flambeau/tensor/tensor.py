@@ -157,7 +157,7 @@ new_object = object.__new__
 
 
 def make(meta: Meta, storage: Storage, ptr: int) -> Tensor:
-    """Return a tensor over a storage. Every function that creates a tensor calls this."""
+    """Return a tensor over a storage. All functions that create tensors call this, except `make_in`."""
     self = new_object(Tensor)
     self.meta = meta
     self.memory = storage
