@@ -36,7 +36,7 @@ _PATCHES = (
 
 
 class _Polyfills:
-    """Substitutes that the program registered.
+    """The substitutes that the program registered for functions.
 
     Attributes:
         by_function: function -> its substitute.

@@ -196,7 +196,7 @@ def device_type_of(positional: Sequence[Any], keywords: dict[str, Any]) -> str:
 
 
 class _Registry:
-    """All operators of the program.
+    """The table of all operators that the program defined.
 
     Attributes:
         operators: (qualified name, overload name) -> operator.

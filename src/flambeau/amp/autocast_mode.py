@@ -33,7 +33,7 @@ def _check_name(device_type: Any) -> None:
 
 
 class autocast:
-    """Operators choose the dtype they run in: a context manager, and a decorator of functions.
+    """A context manager and decorator in which operators choose the dtype they run in.
 
     Args:
         device_type: "cuda" or "cpu".

@@ -45,7 +45,7 @@ class _DeviceCopies:
 
 
 class GradScaler:
-    """Scales losses, unscales gradients, and skips steps whose gradients are not finite.
+    """A scaler of losses that unscales gradients and skips steps whose gradients are not finite.
 
     Args:
         device: The kind of device, "cuda" or "cpu".

@@ -97,7 +97,7 @@ class no_grad(_Recording):
 
 
 class enable_grad(_Recording):
-    """Operations are recorded inside, within `no_grad` too."""
+    """A context manager in which operations are recorded, also inside of `no_grad`. Also a decorator."""
 
     on = True
 

@@ -106,7 +106,7 @@ class save_on_cpu(saved_tensors_hooks):
 
 
 class disable_saved_tensors_hooks:
-    """Context manager: `saved_tensors_hooks` inside raises RuntimeError with this message."""
+    """A context manager in which `saved_tensors_hooks` raises RuntimeError with this message."""
 
     def __init__(self, error_message: str) -> None:
         self.message = error_message

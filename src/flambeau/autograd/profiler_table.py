@@ -35,7 +35,7 @@ def table_of(
 
 
 class _FigureColumns:
-    """Columns of figures: of all events there are, whichever are shown."""
+    """The columns of figures. They depend on all events, also on those that a table leaves out."""
 
     def __init__(self, events: Any, time_unit: str | None) -> None:
         self._events = events

@@ -21,7 +21,7 @@ _SCOPES = ("generic", "cuda", "matmul", "conv", "rnn")
 
 
 class _Split:
-    """The second of a pair of flags: whether sums may be split. It is set with the first."""
+    """The second flag of a pair, which is set with the first: True if sums may be split."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -14,7 +14,7 @@ from flambeau.core.names import raising_function
 
 
 class _AbsentType(type):
-    """The type of absent classes: they have no instances."""
+    """The metaclass of absent classes, which have no instances."""
 
     _reason: str
 

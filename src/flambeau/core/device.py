@@ -18,7 +18,7 @@ _interned: dict[tuple[str, int | None], device] = {}
 
 
 class device:  # PyTorch's public name
-    """Name a device: `device("cuda:1")`, `device("cuda", 1)`, `device("cuda")`, `device(1)`.
+    """A device by its name: `device("cuda:1")`, `device("cuda", 1)`, `device("cuda")`, `device(1)`.
 
     Without an index, "cuda" means the current CUDA device at the time of use.
     A bare int means that CUDA device. Other kinds of PyTorch's ("mps", "xla") are names that can be compared;

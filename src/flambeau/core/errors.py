@@ -18,7 +18,7 @@ class RaceError(RuntimeError):
 
 
 class _LinAlgError(RuntimeError):
-    """A matrix lacks a required property: it is singular, not positive-definite, or an iteration did not converge."""
+    """An error for a matrix that is singular or not positive-definite, or an iteration that did not converge."""
 
     __module__ = "flambeau.linalg"
 
@@ -27,7 +27,7 @@ LinAlgError = _LinAlgError  # PyTorch's class has the first name, and is shown b
 
 
 class KernelPending(Exception):
-    """Raised while a thread compiles a fused kernel, which is not usable yet.
+    """An error for a fused kernel that a thread still compiles.
 
     Attributes:
         is_compiling: Returns True until the launch can be loaded.

@@ -12,7 +12,7 @@ _ids = itertools.count()
 
 
 class RemovableHandle:
-    """Removes a hook from its dict of hooks (an `OrderedDict`), by `remove()` or at the end of a `with` block.
+    """A handle that removes a hook from its `OrderedDict`, by `remove()` or at the end of a `with` block.
 
     Args:
         hooks_dict: Id -> hook. Only a weak reference to the dict is kept.

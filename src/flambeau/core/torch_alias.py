@@ -40,7 +40,7 @@ def alias_spec(fullname: str, real: str) -> ModuleSpec | None:
 
 
 class _Alias:
-    """Loads a module by returning another one, unchanged."""
+    """A loader of a module that returns another module, unchanged."""
 
     def __init__(self, real: str) -> None:
         self._real = real

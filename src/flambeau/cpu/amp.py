@@ -11,7 +11,7 @@ __all__ = ["autocast"]
 
 
 class autocast(amp.autocast):
-    """`torch.amp.autocast("cpu", ...)`, of old.
+    """The former name of `torch.amp.autocast("cpu", ...)`.
 
     Args:
         enabled: False switches autocast off inside.

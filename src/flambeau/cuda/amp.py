@@ -19,7 +19,7 @@ def _warn(old: str, new: str) -> None:
 
 
 class autocast(amp.autocast):
-    """`torch.autocast("cuda", ...)`, with a FutureWarning. Raises what that raises."""
+    """The former name of `torch.autocast("cuda", ...)`; creating it warns with a FutureWarning."""
 
     def __init__(self, enabled: bool = True, dtype: dtype = float16, cache_enabled: bool = True) -> None:
         _warn("autocast", "autocast('cuda', args...)")
@@ -27,7 +27,7 @@ class autocast(amp.autocast):
 
 
 class GradScaler(amp.GradScaler):
-    """`torch.amp.GradScaler("cuda", ...)`, with a FutureWarning. Raises what that raises."""
+    """The former name of `torch.amp.GradScaler("cuda", ...)`; creating it warns with a FutureWarning."""
 
     def __init__(
         self,

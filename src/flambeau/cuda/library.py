@@ -17,13 +17,13 @@ __all__ = ["CudaError", "DeferredCudaCallError", "check_error", "cudaStatus", "c
 
 
 class cudaError(enum.IntEnum):
-    """Error codes that programs ask for by name."""
+    """The error codes that programs compare with by name."""
 
     success = 0
 
 
 class cudaStatus:
-    """Error codes, as PyTorch numbers them."""
+    """PyTorch's numbers of error codes."""
 
     SUCCESS: int = 0
     ERROR_NOT_READY: int = 34
@@ -40,7 +40,7 @@ _WORDS = {
 
 
 class _Runtime:
-    """Each call returns a code; where something is wrong it raises RuntimeError instead."""
+    """The functions of `cudart()`. Each returns an error code; other failures raise RuntimeError."""
 
     cudaError = cudaError
     __getattr__ = lacks

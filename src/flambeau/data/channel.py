@@ -96,7 +96,7 @@ def _pickle(message: Any) -> tuple[bytes, list[memoryview]]:
 
 
 class _Pickler(reduction.ForkingPickler):
-    """Sends of a tensor the bytes that it shows, not all of its storage."""
+    """A pickler that sends the bytes of a tensor's elements instead of its whole storage."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Storage):

@@ -17,7 +17,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Dataset(Generic[T_co]):
-    """Samples by index. Subclasses define `__getitem__`, and `__len__` for samplers.
+    """A dataset with indices. Subclasses define `__getitem__`, and `__len__` for samplers.
 
     A method `__getitems__(indices)` that returns a list of samples is optional; it is used for whole batches.
     """
@@ -53,7 +53,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
 
 
 class StackDataset(Dataset[Any]):
-    """Samples are tuples, or dicts, of the samples of several datasets of one length."""
+    """A dataset whose samples are tuples, or dicts, of the samples of several datasets of one length."""
 
     def __init__(self, *args: Dataset[Any], **kwargs: Dataset[Any]) -> None:
         if args and kwargs:

@@ -48,7 +48,7 @@ def kind_of(dataset: Any) -> int:
 
 
 class MapFetcher:
-    """From a dataset with indices."""
+    """A fetcher of batches from a dataset with indices."""
 
     def __init__(self, dataset: Any, batches: bool, collate: Callable[[Any], Any]) -> None:
         self._dataset = dataset
@@ -64,7 +64,7 @@ class MapFetcher:
 
 
 class IterableFetcher:
-    """From an iterable dataset, read once."""
+    """A fetcher of batches from an iterable dataset, which it reads once."""
 
     def __init__(self, dataset: Any, batches: bool, collate: Callable[[Any], Any], drop_last: bool) -> None:
         self._samples = iter(dataset)

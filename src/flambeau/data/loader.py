@@ -301,7 +301,7 @@ def _warn_of_length(loader: DataLoader[Any], expected: int, given: int) -> None:
 
 
 class _SingleProcessDataLoaderIter(_BaseDataLoaderIter):
-    """Loads in this process."""
+    """An iterator of a loader that loads batches in this process."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         super().__init__(loader)

@@ -79,7 +79,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """In place of a batch: this worker's part of an iterable dataset has no more."""
+    """The message of a worker that has read all of its part of an iterable dataset."""
 
     worker: int
 

@@ -17,7 +17,7 @@ log = logging.getLogger("torch.distributed")
 
 
 class _RankPdb(Pdb):
-    """Reads the terminal, which processes that a launcher starts have not as their standard input."""
+    """A debugger that reads the terminal, because ranks of a launcher have no standard input."""
 
     def interaction(self, *args: Any, **kwargs: Any) -> None:
         usual = sys.stdin

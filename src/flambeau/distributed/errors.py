@@ -28,10 +28,10 @@ class DistStoreError(DistError):
 
 
 class DeadlockError(DistStoreError):
-    """No rank can continue: each waits for another one, or for one that has ended."""
+    """An error of ranks that all wait: each for another one, or for one that has ended."""
 
 
 class QueueEmptyError(DistStoreError):
-    """`queue_pop(block=False)` of a queue without values."""
+    """An error of `queue_pop(block=False)` for a queue without values."""
 
     __module__ = "flambeau.distributed"

@@ -28,7 +28,7 @@ class _Current(type):
 
 
 class group(metaclass=_Current):
-    """`group.WORLD`: the group of all ranks."""
+    """A namespace: `group.WORLD` is the group of all ranks."""
 
 
 class GroupMember(metaclass=_Current):

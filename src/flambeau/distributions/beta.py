@@ -15,7 +15,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Beta(ExponentialFamily):
-    """A probability: the first of a Dirichlet distribution of two outcomes."""
+    """The Beta distribution: the first probability of a Dirichlet distribution of two outcomes."""
 
     arg_constraints = {"concentration1": constraints.positive, "concentration0": constraints.positive}
     support = constraints.unit_interval

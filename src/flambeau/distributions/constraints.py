@@ -135,7 +135,7 @@ class _IntegerInterval(_Interval):
 
 
 class _IntegerGreaterThan(_GreaterThan):
-    """Its bound is inside, whatever PyTorch's name for it says."""
+    """An integer that is not below a bound. The bound is allowed, as in PyTorch, in spite of the name."""
 
     is_discrete = True
 
@@ -197,7 +197,7 @@ class _LowerTriangular(Constraint):
 
 
 class _CorrCholesky(Constraint):
-    """Lower Cholesky factors of correlation matrices: their rows have norm 1."""
+    """The constraint of lower Cholesky factors of correlation matrices: their rows have norm 1."""
 
     event_dim = 2
 
@@ -260,7 +260,7 @@ class _PartConstraint(Constraint):
 
 
 class _CatConstraint(_PartConstraint):
-    """Values that are concatenated from parts, each with its own constraint.
+    """A constraint on values that are concatenated from parts, each with its own constraint.
 
     Attributes:
         cseq: Constraints of the parts.
@@ -286,7 +286,7 @@ class _CatConstraint(_PartConstraint):
 
 
 class _StackConstraint(_PartConstraint):
-    """Values that are stacked from parts, each with its own constraint."""
+    """A constraint on values that are stacked from parts, each with its own constraint."""
 
     @property
     def event_dim(self) -> int:  # type: ignore[override]

@@ -27,7 +27,7 @@ class _OfOneClass(Transform):
 
 
 class SoftmaxTransform(_OfOneClass):
-    """y = softmax(x) along the last dimension, which has no unique inverse; log is the one that it uses."""
+    """The transform y = softmax(x) along the last dimension. Its inverse is log(y), one of many."""
 
     domain, codomain = constraints.real_vector, constraints.simplex
 
@@ -372,7 +372,7 @@ class StackTransform(_PartTransform):
 
 
 class CumulativeDistributionTransform(Transform):
-    """y = the cumulative distribution function of a distribution at x."""
+    """The transform to y = the cumulative distribution function of a distribution at x."""
 
     bijective = True
     codomain, sign = constraints.unit_interval, 1

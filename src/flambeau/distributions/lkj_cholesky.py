@@ -18,7 +18,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class LKJCholesky(Distribution):
-    """Lower Cholesky factors of correlation matrices of `dim` variables.
+    """A distribution of lower Cholesky factors of correlation matrices of `dim` variables.
 
     The density of a matrix M is proportional to det(M)**(concentration - 1). Samples are drawn by the onion method of
     Lewandowski, Kurowicka and Joe (2009).

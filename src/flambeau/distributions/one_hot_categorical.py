@@ -14,7 +14,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class OneHotCategorical(Distribution):
-    """As `Categorical`; values are vectors of K numbers, one of them 1, else 0."""
+    """A `Categorical` distribution whose values are vectors of K numbers: one is 1, the others 0."""
 
     arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
     support = constraints.one_hot

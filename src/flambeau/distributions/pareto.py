@@ -14,7 +14,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Pareto(TransformedDistribution):
-    """Numbers above `scale` whose density falls as the power -(alpha + 1)."""
+    """The Pareto distribution: numbers above `scale` whose density falls as the power -(alpha + 1)."""
 
     arg_constraints = {"alpha": constraints.positive, "scale": constraints.positive}
 

@@ -253,7 +253,7 @@ def _extend(constraint: Any, dims: int) -> Any:
 
 
 class AbsTransform(Transform):
-    """y = abs(x), of which there is no inverse: that of PyTorch gives y."""
+    """The transform y = abs(x), which has no inverse; `inv` returns y, as in PyTorch."""
 
     domain, codomain = constraints.real, constraints.positive
 
@@ -270,7 +270,7 @@ class AbsTransform(Transform):
 
 
 class ExpTransform(Transform):
-    """y = exp(x)."""
+    """The transform y = exp(x)."""
 
     bijective = True
     domain, codomain, sign = constraints.real, constraints.positive, 1
@@ -301,7 +301,7 @@ def _clip_open(y: Tensor) -> Tensor:
 
 
 class SigmoidTransform(Transform):
-    """y = 1 / (1 + exp(-x))."""
+    """The transform y = 1 / (1 + exp(-x))."""
 
     bijective = True
     domain, codomain, sign = constraints.real, constraints.unit_interval, 1
@@ -323,7 +323,7 @@ class SigmoidTransform(Transform):
 
 
 class TanhTransform(Transform):
-    """y = tanh(x). Take `cache_size=1`: the inverse of what has been rounded to 1 is infinite."""
+    """The transform y = tanh(x). Use `cache_size=1`: the inverse of a y that was rounded to 1 is infinite."""
 
     bijective = True
     domain, codomain, sign = constraints.real, constraints.interval(-1.0, 1.0), 1
@@ -345,7 +345,7 @@ class TanhTransform(Transform):
 
 
 class AffineTransform(Transform):
-    """y = loc + scale * x; the last `event_dim` dimensions are one event."""
+    """The transform y = loc + scale * x; the last `event_dim` dimensions are one event."""
 
     def __init__(self, loc: Any, scale: Any, event_dim: int = 0, cache_size: int = 0) -> None:
         super().__init__(cache_size=cache_size)
@@ -409,7 +409,7 @@ def _broadcast(shape: Any, *values: Any) -> Size:
 
 
 class PowerTransform(Transform):
-    """y = x ** exponent, for positive numbers."""
+    """The transform y = x ** exponent, for positive numbers."""
 
     bijective = True
     domain = codomain = constraints.positive
@@ -448,7 +448,7 @@ class PowerTransform(Transform):
 
 
 class SoftplusTransform(Transform):
-    """y = log(1 + exp(x)), which is x where x is above 20."""
+    """The transform y = log(1 + exp(x)), which is x where x is above 20."""
 
     bijective = True
     domain, codomain, sign = constraints.real, constraints.positive, 1

@@ -16,7 +16,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class StudentT(Distribution):
-    """Student's t distribution with `df` degrees of freedom, around `loc`, of a width that `scale` says."""
+    """Student's t distribution with `df` degrees of freedom, shifted by `loc` and scaled by `scale`."""
 
     arg_constraints = {"df": constraints.positive, "loc": constraints.real, "scale": constraints.positive}
     support = constraints.real

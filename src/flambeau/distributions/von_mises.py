@@ -18,7 +18,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class VonMises(Distribution):
-    """Angles around `loc`, in radians: the circular counterpart of a normal distribution."""
+    """The von Mises distribution: angles around `loc`, in radians, the circular counterpart of the normal."""
 
     arg_constraints = {"loc": constraints.real, "concentration": constraints.positive}
     support = constraints.real

@@ -16,7 +16,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Weibull(TransformedDistribution):
-    """Times to failure: the chance to fail changes as the power `concentration` - 1 of the time."""
+    """The Weibull distribution: times to failure with a rate that grows as the power `concentration` - 1."""
 
     arg_constraints = {"scale": constraints.positive, "concentration": constraints.positive}
     support = constraints.positive

@@ -189,7 +189,7 @@ class Work(Record):
 
 
 class MatrixProduct(Record):
-    """Equal matrix products (rows x depth) @ (depth x columns).
+    """The sizes of equal matrix products (rows x depth) @ (depth x columns).
 
     Attributes:
         rate: The arithmetic, as in `Kernel.rate`.

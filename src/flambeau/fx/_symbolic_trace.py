@@ -196,7 +196,7 @@ def _assert_is_none(value: Any, msg: str) -> None:
 
 
 class Tracer(TracerBase):
-    """Records what a function or module does with proxies as a Graph.
+    """A tracer that records the uses of proxies by a function or module as a Graph.
 
     Args:
         autowrap_modules: Modules whose functions are recorded as one call each.

@@ -45,7 +45,7 @@ inplace_methods = {name: f"{{}} {sign} {{}}" for name, sign in _INPLACE.items()}
 
 
 class PythonCode:
-    """Python source of a graph.
+    """The Python source of a graph.
 
     Attributes:
         src: The text of the function `forward`.
@@ -67,7 +67,7 @@ class _PyTreeInfo(NamedTuple):
 
 
 class CodeGen:
-    """Writes the code of a graph. A subclass can change the signature, the result and the processing of both."""
+    """A writer of a graph's code. Subclasses change the signature, and the processing of inputs and results."""
 
     def __init__(self) -> None:
         self._body_transformer: Callable[[list[str]], list[str]] | None = None

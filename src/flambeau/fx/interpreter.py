@@ -19,7 +19,7 @@ __all__ = ["Interpreter", "Transformer"]
 
 
 class Interpreter:
-    """Runs the nodes of a module's graph one by one. A subclass overrides what it wants to see or change.
+    """An interpreter that runs the nodes of a module's graph one by one. Subclasses override its methods.
 
     Args:
         module: The module, which resolves names of submodules and attributes.

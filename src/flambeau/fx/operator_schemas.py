@@ -12,7 +12,7 @@ __all__ = ["ArgsKwargsPair", "get_signature_for_torch_op", "normalize_function",
 
 
 class ArgsKwargsPair(NamedTuple):
-    """Positional and keyword arguments."""
+    """The positional and keyword arguments of a call."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]

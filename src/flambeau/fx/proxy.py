@@ -37,7 +37,7 @@ _NO_LOOPS = (
 
 
 class TraceError(ValueError):
-    """Raised if a program does something with a proxy that cannot be recorded."""
+    """An error of a program that uses a proxy in a way that cannot be recorded."""
 
 
 class Scope:

@@ -123,7 +123,7 @@ def wait(future: Future[Any]) -> Any:
 
 
 class strict_fusion:
-    """`with torch.jit.strict_fusion():` asks the TorchScript compiler to fuse all of a block; Python runs it."""
+    """A context manager without effect; with TorchScript it asks the compiler to fuse its whole block."""
 
     def __enter__(self) -> None:
         pass

@@ -132,7 +132,7 @@ class RRef(Generic[_T]):
 
 
 class _IgnoreContextManager(AbstractContextManager[None]):
-    """`with torch.jit._IgnoreContextManager(x="inp:Tensor"):` runs its block as any block."""
+    """A context manager without effect: `with torch.jit._IgnoreContextManager(x="inp:Tensor"):`."""
 
     def __init__(self, **kwargs: str) -> None:
         pass

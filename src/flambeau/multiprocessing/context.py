@@ -51,7 +51,7 @@ def _rebuilt(_: None, kind: Any, state: Any) -> Any:
 
 
 class _Process:
-    """A process that is started afresh: see Note [Virtual GPUs of children]."""
+    """A process that starts with a new interpreter: see Note [Virtual GPUs of children]."""
 
     def __reduce__(self) -> Any:
         return _rebuilt, (_Like(), type(self), self.__getstate__())  # in this order
@@ -90,13 +90,13 @@ class ForkContext(_Context, standard.ForkContext):
 
 
 class SpawnContext(_Context, standard.SpawnContext):
-    """Processes that are started afresh."""
+    """A context whose processes start with a new interpreter."""
 
     Process = SpawnProcess  # type: ignore[assignment]
 
 
 class ForkServerContext(_Context, standard.ForkServerContext):
-    """Processes that are copies of a server's, which is started afresh."""
+    """A context whose processes are forks of a server process, which started with a new interpreter."""
 
     Process = ForkServerProcess  # type: ignore[assignment]
 

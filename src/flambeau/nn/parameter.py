@@ -107,7 +107,7 @@ def _rebuild_parameter_with_state(
 
 
 class _BufferType(type):
-    """Buffers are plain tensors with a mark."""
+    """The metaclass of Buffer: buffers are plain tensors with a mark."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         if type.__instancecheck__(cls, instance):

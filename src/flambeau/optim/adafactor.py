@@ -17,7 +17,7 @@ Group = dict[str, Any]
 
 
 class Adafactor(ByParameter):
-    """Adafactor: Adam with the average of squares as a row times a column, which takes the memory of two vectors.
+    """The optimizer Adafactor: Adam that stores the average of squares as the product of two vectors.
 
     Args:
         params: see `Optimizer`; real ones.

@@ -79,7 +79,7 @@ class Adam(Elementwise):
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay. See `Adam`."""
+    """The optimizer Adam with decoupled weight decay. See `Adam`."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ Group = dict[str, Any]
 
 
 class Adamax(Elementwise):
-    """Adamax: Adam with the largest gradient so far in place of the average of squares.
+    """The optimizer Adamax: Adam with the largest gradient so far in place of the average of squares.
 
     Args:
         params: see `Optimizer`. lr: the rate, a number or a tensor of one element.

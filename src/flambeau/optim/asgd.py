@@ -15,7 +15,7 @@ Group = dict[str, Any]
 
 
 class ASGD(Elementwise):
-    """Averaged stochastic gradient descent. The averages are in state "ax".
+    """The optimizer ASGD, averaged stochastic gradient descent. The averages are in state "ax".
 
     Args:
         params: See `Optimizer`.

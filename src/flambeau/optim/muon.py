@@ -16,7 +16,7 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 class Muon(ByParameter):
-    """Muon: momentum SGD whose update matrix is made nearly orthogonal. For the matrices of hidden layers.
+    """The optimizer Muon: momentum SGD whose update matrix is made nearly orthogonal. For hidden layers.
 
     Args:
         params: see `Optimizer`; real matrices.

@@ -15,7 +15,7 @@ Group = dict[str, Any]
 
 
 class NAdam(Elementwise):
-    """Adam with Nesterov's momentum.
+    """The optimizer NAdam: Adam with Nesterov's momentum.
 
     Args:
         params: See `Optimizer`.

@@ -18,7 +18,7 @@ explain_absent_names(globals(), "torch.distributed.optim.post_localSGD_optimizer
 
 
 class PostLocalSGDOptimizer(Optimizer):
-    """Wraps the optimizer `optim`; after each step `averager` averages the parameters if it is due.
+    """A wrapper of the optimizer `optim`; after each step `averager` averages the parameters if it is due.
 
     Source: Lin, Stich, Patel, Jaggi.
     """

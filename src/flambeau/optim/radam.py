@@ -15,7 +15,7 @@ Group = dict[str, Any]
 
 
 class RAdam(Elementwise):
-    """Adam that divides by the root of the squares' average only once the average's variance is small enough.
+    """The optimizer RAdam: Adam that scales the step only once the average of squares is reliable.
 
     Args:
         params: See `Optimizer`.

@@ -15,7 +15,7 @@ Group = dict[str, Any]
 
 
 class Rprop(Elementwise):
-    """Resilient propagation: an optimizer that uses only the signs of gradients. A step grows while the sign stays.
+    """The optimizer Rprop, which uses only the signs of gradients. A step grows while the sign stays.
 
     Args:
         params: See `Optimizer`.

@@ -14,7 +14,7 @@ Group = dict[str, Any]
 
 
 class SGD(Elementwise):
-    """Stochastic gradient descent.
+    """The optimizer SGD, stochastic gradient descent.
 
     Args:
         params: See `Optimizer`.

@@ -12,7 +12,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class SparseAdam(Optimizer):
-    """Adam for sparse gradients: averages and parameters change only where the gradient has values.
+    """The optimizer Adam for sparse gradients: it changes only values where the gradient has values.
 
     Args:
         params: See `Optimizer`. The parameters are strided, their gradients sparse.

@@ -173,7 +173,7 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
 
 
 class SWALR(LRScheduler):
-    """Changes each group's rate to `swa_lr` in `anneal_epochs` steps and keeps it.
+    """A scheduler that changes each group's rate to `swa_lr` in `anneal_epochs` steps and keeps it.
 
     Args:
         swa_lr: The final rate, one or a list with one for each group.

@@ -49,7 +49,7 @@ class MachineReport:
 
 @dataclass
 class Recorder:
-    """Watches every machine of a process (`system.watch`)."""
+    """A recorder of every machine that a process opens (`system.watch`)."""
 
     timeline: bool = False
     machines: list[MachineReport] = field(default_factory=list)

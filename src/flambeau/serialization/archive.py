@@ -61,7 +61,7 @@ class _WholeWrites:
 
 
 class ArchiveWriter(AbstractContextManager["ArchiveWriter"]):
-    """Writes the records of an archive `name` to a file object; the directory when the `with` block is left."""
+    """A writer of the records of archive `name`; it writes the directory at the end of the `with` block."""
 
     def __init__(self, file: Any, name: str) -> None:
         self._zip = zipfile.ZipFile(_WholeWrites(file), "w", zipfile.ZIP_STORED, allowZip64=True)
@@ -101,7 +101,7 @@ class Damaged(RuntimeError):
 
 
 class ArchiveReader:
-    """Reads the records of an archive.
+    """A reader of the records of an archive.
 
     Args:
         file: A seekable binary file object.

@@ -73,7 +73,7 @@ def _part(file: Any, read: Read, persistent_load: PersistentLoad = _no_storage) 
 
 
 class _Storages:
-    """Storages that the pickle names before their bytes; a name after the bytes is refused.
+    """The storages that a pickle names before their bytes. A name after the bytes is refused.
 
     Args:
         restore: Returns a storage where it belongs.

@@ -42,7 +42,7 @@ _COPIED = 3  # bytes of a storage that is copied, for a step of work
 
 
 class PickleMachine(PickleReader):
-    """Reads one pickle of a checkpoint, of protocol 2 or newer, from a file.
+    """A reader of one pickle of a checkpoint, of protocol 2 or newer, from a file.
 
     Args:
         persistent_load: Returns the storage that a persistent id stands for.

@@ -43,7 +43,7 @@ def find_storage_class(module: Any, name: Any) -> Any:
 
 
 class OutlineReader(PickleReader):
-    """Reads a pickle in work proportional to its size and calls nothing."""
+    """A reader of a pickle that works in proportion to the pickle's size and calls nothing."""
 
     def __init__(self, persistent_load: Callable[[Any], Any], nbytes: int, encoding: str) -> None:
         super().__init__(nbytes, encoding)

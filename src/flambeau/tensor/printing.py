@@ -237,7 +237,7 @@ def _line(values: Any, cut: bool, style: _Style, indent: int) -> str:
 
 
 class _PlainStyle:
-    """Integers and booleans: right-aligned to the longest."""
+    """A style for integers and booleans: right-aligned to the longest."""
 
     def __init__(self, values: Array) -> None:
         self.width = max([1, *[len(str(v)) for v in values.ravel().tolist()]])
@@ -247,7 +247,7 @@ class _PlainStyle:
 
 
 class _FloatStyle:
-    """Floats: whole numbers as "3.", else fixed or scientific, decided over all finite numbers but zeros."""
+    """A style for floats: whole numbers as "3.", else fixed or scientific, as all finite numbers require."""
 
     def __init__(self, values: Array) -> None:
         numbers = values[np.isfinite(values) & (values != 0)].astype(np.float64)
@@ -278,7 +278,7 @@ def _spread(numbers: Array) -> bool:
 
 
 class _ComplexStyle:
-    """Complex numbers: a style for each part."""
+    """A style for complex numbers, with one style for the real and one for the imaginary parts."""
 
     def __init__(self, values: Array) -> None:
         self.real = _FloatStyle(values.real)

@@ -15,7 +15,7 @@ from flambeau.tensor.storage import DeferredStorage, Storage, first_version, is_
 
 
 class Counter(Protocol):
-    """Counts in-place changes. A tensor shares its storage's, but for `.data`, which has its own."""
+    """A counter of in-place changes. A tensor shares its storage's counter; `.data` has its own."""
 
     version: int
 

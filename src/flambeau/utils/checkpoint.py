@@ -110,7 +110,7 @@ class _State:
 
 
 class _Random:
-    """Random states: the CPU's and those of the arguments' devices."""
+    """The states of random generators: the CPU's and those of the arguments' devices."""
 
     def __init__(self, args: Sequence[Any]) -> None:
         devices = {a.device: None for a in args if isinstance(a, Tensor) and a.device.type == "cuda"}
@@ -315,7 +315,7 @@ class _Place:
 
 
 class _Enough(Exception):
-    """All that was saved is there again."""
+    """A signal that ends the second run, because all saved tensors are available."""
 
 
 class _Frame:

@@ -83,7 +83,7 @@ def picture(trace: TraceData, program: str) -> dict[str, Any]:
 
 
 class _Table:
-    """Values, each stored once, with the index of each key."""
+    """A list of distinct values, with the index of each key."""
 
     def __init__(self, value: Callable[[Any], Any]) -> None:
         self.values: list[Any] = []

@@ -17,7 +17,7 @@ from flambeau.core.host.array_grants import Grant, ask_before_arrays
 
 
 class Quiet:
-    """Contexts with the warnings disabled. `run(body, *args)` calls the body in an unused one.
+    """A set of contexts with NumPy's warnings disabled. `run(body, *args)` calls the body in an unused one.
 
     Frequent callers inline `run`: they call `take()`, and append the context to `idle` afterwards.
 

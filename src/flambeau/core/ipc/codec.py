@@ -33,7 +33,7 @@ def pack(value: Any) -> bytes:
 
 
 class Pieces(NamedTuple):
-    """Long bytes that are not joined. A message holds them as one item of bytes."""
+    """Long bytes as a list of pieces that are not joined. A message holds them as one item of bytes."""
 
     parts: list[bytes]
 

@@ -28,7 +28,7 @@ _COUNT = struct.Struct("<qQ")  # users, the tracker
 
 
 class Named(Mapping):
-    """`nbytes` bytes at `ptr` under `name`, which is `key` too. This object counts as one user."""
+    """Shared memory of `nbytes` bytes at `ptr` under `name`, which is `key` too. The object is one user of it."""
 
     __slots__ = ("_base", "_holder", "key", "name")
 

@@ -54,7 +54,7 @@ class Refused(UnpicklingError):
 
 
 class PickleReader:
-    """Reads one pickle, of protocol 2 or newer.
+    """A reader of one pickle, of protocol 2 or newer.
 
     Args:
         nbytes: Size of the file: the work is proportional to it.

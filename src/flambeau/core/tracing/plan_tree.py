@@ -131,7 +131,7 @@ class PlanTree:
 
 
 class Untraceable(Exception):
-    """Raised if planning code depends on something that a trace cannot record."""
+    """An error of planning code that depends on something that a trace cannot record."""
 
 
 REPORT = False  # set by tests: raise the reason why a structure cannot be traced
@@ -153,7 +153,7 @@ def _symbolic_meta(trace: Trace, at: int, meta: Meta) -> Meta:
 
 
 class _PlanWriter:
-    """Writes the code of one function of a tree."""
+    """A writer of the code of one function of a plan tree."""
 
     def __init__(
         self, trace: Trace, metas: Sequence[Meta], parameters: str, namespace: dict[str, Any]

@@ -46,8 +46,15 @@ DEFAULT = "0"  # the name of the group of all ranks
 
 
 class Backend:
-    """An engine. `name` is PyTorch's name, `kind` the actual implementation (reports show both), `device_type` its
-    devices.
+    """The base class of backends.
+
+    Attributes:
+        name: PyTorch's name of the backend.
+        kind: The implementation. Reports show it with the name.
+        device_type: The type of devices whose tensors it accepts.
+        place: This rank's position in the group.
+        timeout: The timeout of operations.
+        agreement: Compares the collectives of the ranks before they begin; None unless the debug level is DETAIL.
     """
 
     name = "undefined"

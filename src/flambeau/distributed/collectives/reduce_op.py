@@ -26,7 +26,7 @@ class RedOpType(Numbers):
 
 
 class _Either(type):
-    """`isinstance(op, ReduceOp)` of `ReduceOp.SUM`, too, as in PyTorch."""
+    """A metaclass with which `isinstance(ReduceOp.SUM, ReduceOp)` is True, as in PyTorch."""
 
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, RedOpType) or type.__instancecheck__(cls, value)
@@ -111,7 +111,7 @@ def _make_nccl_premul_sum(factor: Any) -> ReduceOp:
 
 
 class Deprecated:
-    """`torch.distributed.reduce_op`: the operations by their oldest name."""
+    """The class of `torch.distributed.reduce_op`, which has the reductions under their oldest name."""
 
     @property
     def __members__(self) -> Mapping[str, RedOpType]:

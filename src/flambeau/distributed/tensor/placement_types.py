@@ -56,7 +56,7 @@ class Shard(Placement):
 
 @dataclass(frozen=True)
 class Replicate(Placement):
-    """Each rank has the whole tensor."""
+    """A placement in which each rank has the whole tensor."""
 
     def __str__(self) -> str:
         return "R"
@@ -64,7 +64,7 @@ class Replicate(Placement):
 
 @dataclass(frozen=True, repr=False)
 class Partial(Placement):
-    """Each rank has a summand of the tensor, which `reduce_op` combines.
+    """A placement in which each rank has a summand of the tensor; `reduce_op` combines the summands.
 
     Attributes:
         reduce_op: "sum", "avg", "product", "max" or "min".

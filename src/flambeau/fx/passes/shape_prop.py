@@ -39,7 +39,7 @@ def _extract_tensor_metadata(result: Tensor, include_contiguity: bool = True) ->
 
 
 class ShapeProp(Interpreter):
-    """Runs a graph and stores `meta["tensor_meta"]` and `meta["type"]` of each node.
+    """An interpreter that stores `meta["tensor_meta"]` and `meta["type"]` of each node.
 
     Args:
         gm: The module.

@@ -33,7 +33,7 @@ explain_absent_names(globals(), _HERE)
 
 
 class AuxRequest(NamedTuple):
-    """Which further results `flex_attention` returns.
+    """A request for further results of `flex_attention`.
 
     Attributes:
         lse: True for the logarithm of the sum of the exponentials of the scores of each query.

@@ -101,7 +101,7 @@ def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Dropout of whole channels of (N, C, H, W)."""
+    """Zero whole channels of (N, C, H, W) with probability `p`, and scale the others."""
     check_probability(p)
     if require_tensor(input, "dropout2d").dim() not in (3, 4):
         _warn(f"dropout2d: Received a {input.dim()}-D input to dropout2d, which is deprecated.")
@@ -113,7 +113,7 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Dropout of whole channels of (N, C, D, H, W) or (C, D, H, W)."""
+    """Zero whole channels of (N, C, D, H, W) or (C, D, H, W) with probability `p`, and scale the others."""
     check_probability(p)
     if require_tensor(input, "dropout3d").dim() not in (4, 5):
         _warn(f"dropout3d: Received a {input.dim()}-D input to dropout3d, which is deprecated.")

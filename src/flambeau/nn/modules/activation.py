@@ -360,7 +360,7 @@ class Softmax(Module):
 
 
 class Softmax2d(Module):
-    """`Softmax` over the channels of (N, C, H, W) or (C, H, W)."""
+    """The function `Softmax` over the channels of (N, C, H, W) or (C, H, W)."""
 
     def forward(self, input: Tensor) -> Tensor:
         if input.dim() not in (3, 4):

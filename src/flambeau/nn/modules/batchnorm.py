@@ -208,7 +208,7 @@ class SyncBatchNorm(_BatchNorm):
 
 
 class _LazyNormBase(LazyModuleMixin, _NormBase):
-    """Takes `num_features` from the first input."""
+    """A mixin of layers that take `num_features` from their first input."""
 
     def __init__(
         self, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True, track_running_stats: bool = True,

@@ -8,7 +8,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class ChannelShuffle(Module):
-    """Divides the channels of (N, C, *) into groups and interleaves the groups' channels."""
+    """A layer that divides the channels of (N, C, *) into groups and interleaves the groups' channels."""
 
     def __init__(self, groups: int) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ class Container(Module):
 
 
 class _Row(Module):
-    """Modules in a row, by index."""
+    """The base of containers of modules by index."""
 
     def _renew(self, modules: Iterable[Any]) -> None:
         """Replace all submodules by `modules`, with their positions as names."""
@@ -212,7 +212,7 @@ class ModuleList(_Row):
 
 
 class ModuleDict(Module):
-    """Modules in a dict, in the order of insertion."""
+    """A dict of modules, in the order of insertion."""
 
     def __init__(self, modules: Any = None) -> None:
         super().__init__()

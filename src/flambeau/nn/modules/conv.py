@@ -244,7 +244,7 @@ class ConvTranspose3d(_ConvTransposeNd):
 
 
 class _LazyConvXdMixin(LazyModuleMixin):
-    """Takes `in_channels` from the first input."""
+    """A mixin of layers that take `in_channels` from their first input."""
 
     def _declare(self, out_channels: int, bias: bool, device: Any, dtype: Any) -> None:
         """Create parameters whose shapes are not known yet."""

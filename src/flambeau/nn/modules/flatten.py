@@ -9,7 +9,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Flatten(Module):
-    """Merges the dimensions from `start_dim` to `end_dim`; by default all except the first."""
+    """A layer that merges the dimensions from `start_dim` to `end_dim`; by default all except the first."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Flatten(Module):
 
 
 class Unflatten(Module):
-    """Splits one dimension into several, of `unflattened_size`.
+    """A layer that splits one dimension into several, of `unflattened_size`.
 
     Raises:
         TypeError: If `unflattened_size` is not a tuple or list of ints.

@@ -10,7 +10,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Fold(Module):
-    """Columns (N, C * window, L) added up to images (N, C, *output_size)."""
+    """A layer that adds up columns (N, C * window, L) to images (N, C, *output_size)."""
 
     def __init__(
         self, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1

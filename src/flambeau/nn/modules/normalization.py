@@ -31,7 +31,7 @@ class LocalResponseNorm(Module):
 
 
 class CrossMapLRN2d(LocalResponseNorm):
-    """`LocalResponseNorm` as it was once, of (N, C, H, W).
+    """The older form of `LocalResponseNorm` for (N, C, H, W).
 
     PyTorch's leaves the first channel in the window of every later one, and so does this. Its gradient is not
     that of its result; this one's is.

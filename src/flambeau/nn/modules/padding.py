@@ -11,7 +11,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class _PadNd(Module):
-    """`padding` is a number, or (left, right, top, bottom, front, back) of as many dimensions as there are."""
+    """The base of padding layers; `padding` is a number or (left, right, top, bottom, front, back)."""
 
     ndim: int
     mode: str
@@ -70,19 +70,19 @@ class _ConstantPadNd(_PadNd):
 
 
 class ConstantPad1d(_ConstantPadNd):
-    """`value` around the last dimension."""
+    """A layer that pads the last dimension with `value`."""
 
     ndim = 1
 
 
 class ConstantPad2d(_ConstantPadNd):
-    """`value` around the last two dimensions."""
+    """A layer that pads the last two dimensions with `value`."""
 
     ndim = 2
 
 
 class ConstantPad3d(_ConstantPadNd):
-    """`value` around the last three dimensions."""
+    """A layer that pads the last three dimensions with `value`."""
 
     ndim = 3
 
@@ -132,7 +132,7 @@ class ReplicationPad3d(_ReplicationPadNd):
 
 
 class ZeroPad1d(ConstantPad1d):
-    """Zeros around the last dimension."""
+    """A layer that pads the last dimension with zeros."""
 
     def __init__(self, padding: Any) -> None:
         super().__init__(padding, 0.0)
@@ -141,7 +141,7 @@ class ZeroPad1d(ConstantPad1d):
 
 
 class ZeroPad2d(ConstantPad2d):
-    """Zeros around the last two dimensions."""
+    """A layer that pads the last two dimensions with zeros."""
 
     def __init__(self, padding: Any) -> None:
         super().__init__(padding, 0.0)
@@ -150,7 +150,7 @@ class ZeroPad2d(ConstantPad2d):
 
 
 class ZeroPad3d(ConstantPad3d):
-    """Zeros around the last three dimensions."""
+    """A layer that pads the last three dimensions with zeros."""
 
     def __init__(self, padding: Any) -> None:
         super().__init__(padding, 0.0)

@@ -8,7 +8,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class PixelShuffle(Module):
-    """Rearranges (*, C r^2, H, W) to (*, C, H r, W r), where r is the upscale factor."""
+    """A layer that rearranges (*, C r^2, H, W) to (*, C, H r, W r), where r is the upscale factor."""
 
     def __init__(self, upscale_factor: int) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class PixelShuffle(Module):
 
 
 class PixelUnshuffle(Module):
-    """Rearranges (*, C, H r, W r) to (*, C r^2, H, W), where r is the downscale factor."""
+    """A layer that rearranges (*, C, H r, W r) to (*, C r^2, H, W), where r is the downscale factor."""
 
     def __init__(self, downscale_factor: int) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class _PoolNd(Module):
-    """`ndim` is how many dimensions a window has."""
+    """The base of pooling layers; `ndim` is the number of dimensions of a window."""
 
     ndim: int
 

@@ -10,7 +10,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Upsample(Module):
-    """Resizes the last one to three dimensions of (N, C, *), to `size` or by `scale_factor`.
+    """A layer that resizes the last one to three dimensions of (N, C, *), to `size` or by `scale_factor`.
 
     `mode` is "nearest", "linear", "bilinear", "bicubic" or "trilinear". ("lanczos" needs `antialias`, so only
     `functional.interpolate` has it.)
@@ -46,14 +46,14 @@ class Upsample(Module):
 
 
 class UpsamplingNearest2d(Upsample):
-    """Resizes (N, C, H, W) by nearest-neighbour interpolation."""
+    """A layer that resizes (N, C, H, W) by nearest-neighbour interpolation."""
 
     def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
         super().__init__(size, scale_factor, mode="nearest")
 
 
 class UpsamplingBilinear2d(Upsample):
-    """Resizes (N, C, H, W) by bilinear interpolation with aligned corners."""
+    """A layer that resizes (N, C, H, W) by bilinear interpolation with aligned corners."""
 
     def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
         super().__init__(size, scale_factor, mode="bilinear", align_corners=True)

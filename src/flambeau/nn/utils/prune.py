@@ -206,7 +206,7 @@ class _ByAmount(BasePruningMethod):
 
 
 class RandomUnstructured(_ByAmount):
-    """Prunes elements at random."""
+    """A pruning method that removes random elements."""
 
     PRUNING_TYPE = "unstructured"
 
@@ -216,7 +216,7 @@ class RandomUnstructured(_ByAmount):
 
 
 class L1Unstructured(_ByAmount):
-    """Prunes the elements of least absolute value."""
+    """A pruning method that removes the elements of least absolute value."""
 
     PRUNING_TYPE = "unstructured"
 
@@ -265,7 +265,7 @@ class _Structured(_ByAmount):
 
 
 class RandomStructured(_Structured):
-    """Prunes channels along `dim` at random; the numbers are the CPU's."""
+    """A pruning method that removes random channels along `dim`. The CPU draws the random numbers."""
 
     def _unpruned_channels(self, t: Tensor, size: int, count: int) -> Tensor:
         drawn = functions["rand"](size)
@@ -274,7 +274,7 @@ class RandomStructured(_Structured):
 
 
 class LnStructured(_Structured):
-    """Prunes the channels along `dim` with the smallest norm of order `n`."""
+    """A pruning method that removes the channels along `dim` with the smallest norm of order `n`."""
 
     def __init__(self, amount: float, n: Any, dim: int = -1) -> None:
         super().__init__(amount, dim)
@@ -288,7 +288,7 @@ class LnStructured(_Structured):
 
 
 class CustomFromMask(BasePruningMethod):
-    """Prunes the elements where a mask is zero."""
+    """A pruning method that removes the elements where a mask is zero."""
 
     PRUNING_TYPE = "global"
 

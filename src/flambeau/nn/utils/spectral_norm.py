@@ -120,7 +120,7 @@ class SpectralNormStateDictHook:
 
 
 class SpectralNormLoadStateDictPreHook:
-    """Refuses states of before version 1, which lack the right singular vector."""
+    """A hook that refuses states from before version 1, which lack the right singular vector."""
 
     def __init__(self, fn: SpectralNorm) -> None:
         self.fn = fn

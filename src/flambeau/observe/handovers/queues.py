@@ -49,7 +49,7 @@ class Mail:
         room: For a bounded queue: the positions of takes that make room for later puts; None before the
             first put.
         done: thread -> position of its last `task_done`.
-        taken: The queries of takes from a sorted queue, which puts change.
+        taken: The polls that takes from a sorted queue make: their result depends on later puts.
     """
 
     def __init__(self) -> None:

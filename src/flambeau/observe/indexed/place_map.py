@@ -36,7 +36,7 @@ _PARTS = 256  # number of stored accesses above which those that no unit refers 
 
 
 class NotKnown(Exception):
-    """Raised if a map would take too much memory, or if indices are out of range."""
+    """An error of a map that would take too much memory, or of indices that are out of range."""
 
 
 class PlaceMap:

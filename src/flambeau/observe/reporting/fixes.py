@@ -48,7 +48,7 @@ Select = Callable[[], tuple[int, tuple[int, ...]]]
 
 
 class Code(NamedTuple):
-    """Lines to insert into the program.
+    """The lines of a fix, to insert into the program.
 
     Attributes:
         where: Their place, as "Before program.py:7 insert".
@@ -71,7 +71,7 @@ class Code(NamedTuple):
 
 
 class Proposer:
-    """Finds fixes on the program's stack while a race is reported. It holds frames and must not be kept.
+    """A finder of fixes on the program's stack, used while a race is reported. It holds frames.
 
     Args:
         select: Returns the current streams.

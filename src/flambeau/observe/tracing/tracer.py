@@ -65,7 +65,7 @@ class Tracer(Forward):
         inner: The driver to observe.
         bare: The machine's driver below all observers.
         visible: Its indices of cuda:0, cuda:1 and so on.
-        why: Returns the reason why the runtime orders streams on its own account; None if it does not.
+        why: Returns the wait reason of the running call; "" if the program itself requested the wait.
     """
 
     def __init__(

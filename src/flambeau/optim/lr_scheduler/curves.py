@@ -42,7 +42,7 @@ class MultiplicativeLR(Callables):
 
 
 class StepLR(ClosedForm):
-    """Times gamma every `step_size` epochs."""
+    """A schedule that multiplies the rate by gamma every `step_size` epochs."""
 
     def __init__(
         self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
@@ -58,7 +58,7 @@ class StepLR(ClosedForm):
 
 
 class MultiStepLR(ClosedForm):
-    """Multiplies the rate by gamma at each milestone, twice at a milestone that is listed twice."""
+    """A schedule that multiplies the rate by gamma at each milestone, twice at one that is listed twice."""
 
     def __init__(
         self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1
@@ -75,7 +75,7 @@ class MultiStepLR(ClosedForm):
 
 
 class ConstantLR(ClosedForm):
-    """Times `factor` until `total_iters` epochs are over."""
+    """A schedule that multiplies the rate by `factor` until `total_iters` epochs are over."""
 
     def __init__(
         self, optimizer: Optimizer, factor: float = 1.0 / 3, total_iters: int = 5, last_epoch: int = -1
@@ -130,7 +130,7 @@ class LinearLR(ClosedForm):
 
 
 class ExponentialLR(ClosedForm):
-    """Times gamma every epoch."""
+    """A schedule that multiplies the rate by gamma every epoch."""
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
         self.gamma = gamma
@@ -144,7 +144,7 @@ class ExponentialLR(ClosedForm):
 
 
 class PolynomialLR(ClosedForm):
-    """Decreases the rate to zero in `total_iters` epochs, by a power of the remaining fraction."""
+    """A schedule that falls to zero in `total_iters` epochs, by a power of the remaining fraction."""
 
     def __init__(
         self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1
@@ -163,7 +163,7 @@ class PolynomialLR(ClosedForm):
 
 
 class CosineAnnealingLR(ClosedForm):
-    """Along half a cosine from the initial rate to `eta_min` in `T_max` epochs, and back."""
+    """A schedule along half a cosine from the initial rate to `eta_min` in `T_max` epochs, and back."""
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:  # noqa: N803
         if T_max == 0:

@@ -47,7 +47,7 @@ class MomentumCycle(LRScheduler):
 
 
 class CyclicLR(MomentumCycle):
-    """Between `base_lr` and `max_lr`, `step_size_up` steps up and `step_size_down` down.
+    """A schedule between `base_lr` and `max_lr`, `step_size_up` steps up and `step_size_down` down.
 
     Args:
         mode: "triangular"; "triangular2" halves the height each cycle; "exp_range" has `gamma**step` of it.

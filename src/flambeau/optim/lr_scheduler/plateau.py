@@ -17,7 +17,7 @@ from flambeau.optim.optimizer import Optimizer
 
 
 class ReduceLROnPlateau(LRScheduler):
-    """Multiplies the rate by `factor` if the metric has not improved for more than `patience` epochs.
+    """A scheduler that multiplies the rate by `factor` after more than `patience` epochs without improvement.
 
     Args:
         mode: "min" if smaller is better, or "max".

@@ -16,7 +16,7 @@ class MetaBlock:
 
 
 class MetaAllocator:
-    """Returns one block for all requests.
+    """An allocator that returns one block for all requests.
 
     Attributes:
         block: The block.

@@ -95,7 +95,7 @@ class Trace(NamedTuple):
         return found
 
     def to_pickle(self, parts: Parts) -> Iterator[bytes | memoryview]:
-        """Return bytes of a pickle that append the events to the list before them. See Note [Records]."""
+        """Yield bytes of a pickle that append the events to the last list. See Note [Records]."""
         for begin in range(0, len(self.action), _AT_ONCE):
             yield from self._at(slice(begin, begin + _AT_ONCE))._to_pickle(parts)
 

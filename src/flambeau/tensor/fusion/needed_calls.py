@@ -70,7 +70,7 @@ class NeededCalls:
 
     # -- kernels --------------------------------------------------------------------------------------
     def parts(self) -> tuple[list[KernelPart], str]:
-        """Return the kernels in their order. If there are none, the calls are launched one by one for the reason."""
+        """Return the kernels in their order; or [] and the reason why the calls are launched one by one."""
         if len(self.order) <= 1:
             return [], "one call alone"
         while True:

@@ -69,7 +69,7 @@ class Replay(Operation):
 
 @operation
 class Weight(Operation):
-    """Creates a parameter of a layer."""
+    """An operation that creates a parameter of a layer."""
 
     weight = 1
 

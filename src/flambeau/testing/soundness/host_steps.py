@@ -67,7 +67,7 @@ class ReadHost(HostStep):
 
 @operation
 class HalfOfPinned(HostStep):
-    """Binds a view of pinned memory."""
+    """An operation that binds a view of pinned memory."""
 
     weight = 1
 
@@ -115,7 +115,7 @@ class Upload(Operation):
 
 @operation
 class UploadConverted(Operation):
-    """A copy in that converts on the device."""
+    """An operation that copies to the device and converts there."""
 
     weight = 2
     feature = "converting"

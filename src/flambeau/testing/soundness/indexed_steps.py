@@ -13,7 +13,7 @@ PLACES = ((0, 1, 2, 3), (4, 5, 6, 7), (5, 4, 7), (2, 6), (0, 3, 6))
 
 @operation
 class Index(Operation):
-    """Creates an index. The host waits for its copy."""
+    """An operation that creates an index. The host waits for its copy."""
 
     weight = 1
     feature = "indexed"
@@ -54,7 +54,7 @@ class Indexed(Operation):
 
 
 class Changing(Indexed):
-    """Changes the rows that an index names."""
+    """An operation that changes the rows that an index names."""
 
     reads = False
 
@@ -126,7 +126,7 @@ class Scatter(ChangingFrom):
 
 
 class Selecting(Indexed):
-    """Creates a tensor of the rows that an index names."""
+    """An operation that creates a tensor of the rows that an index names."""
 
     dimensions: int | None = None
 

@@ -21,7 +21,7 @@ def apart(target: View, *sources: View) -> None:
 
 
 class Creation(Operation):
-    """Binds a new tensor to a name."""
+    """An operation that binds a new tensor to a name."""
 
 
 @operation
@@ -267,7 +267,7 @@ class Temporary(Operation):
 
 @operation
 class Grow(Operation):
-    """Resizes a tensor: its memory is another from then on."""
+    """An operation that resizes a tensor, which moves it to new memory."""
 
     weight = 1
 
@@ -304,7 +304,7 @@ def _can_grow(view: View) -> bool:
 
 @operation
 class Randomize(Operation):
-    """Draws random numbers. The host counts them, so they do not depend on when the device draws."""
+    """An operation that draws random numbers. The host counts them, so they do not depend on the schedule."""
 
     weight = 1
 

@@ -36,7 +36,7 @@ def _complete(late: Late, queue: CudaStream, stream: int) -> None:
 
 
 class Launchers:
-    """Creates the launchers of one driver.
+    """A factory of the launchers of one driver.
 
     Each launcher has bound what a launch needs. It finds the stream in a table, enters the context of the stream's
     device unless that is the only one, and packs addresses and scalars into the kernel's buffer of parameters.

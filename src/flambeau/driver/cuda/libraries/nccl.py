@@ -60,7 +60,7 @@ _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 
 
 class _Nccl(NativeLibrary):
-    """NCCL's functions. Raises NotSupportedError if NCCL is not installed."""
+    """The functions of NCCL. Creating it raises NotSupportedError if NCCL is not installed."""
 
     def __init__(self) -> None:
         super().__init__("nccl", "NCCL", "nccl", _STATUSES)

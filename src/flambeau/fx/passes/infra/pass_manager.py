@@ -13,7 +13,7 @@ __all__ = ["PassManager"]
 
 
 class PassManager:
-    """Runs passes in order, repeatedly until none changes the module.
+    """A sequence of passes that runs repeatedly until no pass changes the module.
 
     Args:
         passes: Functions of a module that return a PassResult or None.

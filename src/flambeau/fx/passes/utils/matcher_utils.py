@@ -42,7 +42,7 @@ class InternalMatch:
 
 
 class SubgraphMatcher:
-    """Finds the occurrences of a pattern.
+    """A matcher that finds the occurrences of a pattern.
 
     Args:
         pattern: The graph to find. Its placeholders match anything.
