@@ -72,7 +72,7 @@ def _barriers(before: bool, index: int) -> None:
         dist.barrier()
     dist.all_reduce(torch.ones(3, device=f"cuda:{index}"))
     dist.barrier()
-    say("devices", *[index for index, _ in dist.group.WORLD.engine_of("cuda")._lines])
+    say("devices", *[index for index, _ in dist.group.WORLD.backend_of("cuda")._lines])
 
 
 def sends_before_the_host_waits() -> None:

@@ -87,7 +87,7 @@ def ring(order, bound):
     for work in works:
         work.wait()
     d.all_reduce(out)
-    return got.tolist()[0], out.tolist()[0], len(flambeau.distributed.group.WORLD.engine_of("cuda")._lines)
+    return got.tolist()[0], out.tolist()[0], len(flambeau.distributed.group.WORLD.backend_of("cuda")._lines)
 
 
 @pytest.mark.filterwarnings("ignore:An unbatched P2P op")

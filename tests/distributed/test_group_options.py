@@ -93,7 +93,7 @@ def prioritized():
     found = []
     for group in (d.group.WORLD, plain, high, part):
         d.all_reduce(flambeau.ones(1, device="cuda"), group=group, async_op=True).wait()
-        (line,) = group.engine_of("cuda")._lines.values()
+        (line,) = group.backend_of("cuda")._lines.values()
         found.append(line.stream.priority)
     with pytest.raises(AssertionError, match=r"to be of type ProcessGroupNCCL\.Options"):
         d.new_group([0, 1], pg_options=3)

@@ -348,7 +348,7 @@ def barrier_after(body, device_id=None):
     torch.cuda.set_device(0)  # as in processes
     dist.init_process_group("nccl", device_id=None if device_id is None else device_id(rank))
     body(rank)
-    return [index for index, _ in dist.group.WORLD.engine_of("cuda")._lines]
+    return [index for index, _ in dist.group.WORLD.backend_of("cuda")._lines]
 
 
 def on_four_devices(*args):
@@ -405,6 +405,6 @@ def test_barriers_of_groups_use_each_groups_own_device():
         reduce_on(2 + rank)
         dist.all_reduce(torch.ones(3, device=f"cuda:{rank}"), group=pair)
         dist.barrier(pair), dist.barrier()
-        assert [index for index, _ in pair.engine_of("cuda")._lines] == [rank]
+        assert [index for index, _ in pair.backend_of("cuda")._lines] == [rank]
 
     assert on_four_devices(body) == ([[2], [3]], 2)

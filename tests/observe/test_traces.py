@@ -24,7 +24,7 @@ from flambeau.observe.tracing.trace_events import chrome_trace
 from flambeau.observe.tracing.tracer import Tracer
 from flambeau.report.recorder import Recorder
 from flambeau.runtime import system
-from flambeau.runtime.streams.wait_reason import because, reason
+from flambeau.runtime.streams.wait_reason import reason, wait_reason
 from flambeau.tape import engine
 from flambeau.testing import conformance
 
@@ -339,8 +339,8 @@ def test_a_call_within_a_call_owns_what_it_gave() -> None:
 
 def test_reasons_end_with_what_they_are_for() -> None:
     assert reason() == ""
-    with because("{} {}".format, "outer", 1):
-        with pytest.raises(KeyError), because(str, "inner"):
+    with wait_reason("{} {}".format, "outer", 1):
+        with pytest.raises(KeyError), wait_reason(str, "inner"):
             assert reason() == "inner"
             raise KeyError
         assert reason() == "outer 1"

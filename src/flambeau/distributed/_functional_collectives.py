@@ -222,7 +222,7 @@ class _AllReduce(Function):
         ctx.group, ctx.op, ctx.called = group, op, name
         word = collective_checks.operation(_operation(op), tensors, name)
         totals = [tensor.clone(memory_format=contiguous_format) for tensor in tensors]
-        group.engine_for(totals[0]).all_reduce(totals, word).wait()
+        group.backend_for(totals[0]).all_reduce(totals, word).wait()
         return tuple(totals)
 
     @staticmethod
@@ -239,7 +239,7 @@ class _AllGather(Function):
             raise RuntimeError("all_gather_single: tensors without dimensions cannot be joined")
         inputs = [tensor.contiguous() for tensor in tensors]
         outputs = [t.new_empty((group.size() * t.shape[0], *t.shape[1:])) for t in inputs]
-        group.engine_for(inputs[0]).all_gather_into(outputs, inputs).wait()
+        group.backend_for(inputs[0]).all_gather_into(outputs, inputs).wait()
         return tuple(outputs)
 
     @staticmethod
@@ -254,7 +254,7 @@ class _ReduceScatter(Function):
         word = collective_checks.operation(_operation(op), tensors, name)
         inputs = [tensor.contiguous() for tensor in tensors]
         outputs = [t.new_empty((t.shape[0] // group.size(), *t.shape[1:])) for t in inputs]
-        group.engine_for(inputs[0]).reduce_scatter_from(outputs, inputs, word).wait()
+        group.backend_for(inputs[0]).reduce_scatter_from(outputs, inputs, word).wait()
         return tuple(outputs)
 
     @staticmethod

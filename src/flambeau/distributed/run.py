@@ -101,7 +101,7 @@ def plan_of(args: argparse.Namespace, folder: Path, prog: str, runner: Sequence[
         prog=prog, command=command, arguments=arguments, local_rank_argument=not getattr(args, "use_env", True),
         nproc=nproc, nodes=nodes, node_rank=node_rank, host=host, port=port, serves=serves, run_id=args.rdzv_id,
         role=args.role, max_restarts=args.max_restarts, interval=args.monitor_interval,
-        patience=args.shutdown_timeout, join_timeout=_join_timeout(args.rdzv_conf),
+        shutdown_timeout=args.shutdown_timeout, join_timeout=_join_timeout(args.rdzv_conf),
         signals=_signals(args.signals_to_handle),
         streams=Streams(
             stream_bits(args.redirects), stream_bits(args.tee), _ranks(filtered) if filtered else None

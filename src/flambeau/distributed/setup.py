@@ -172,11 +172,11 @@ def _bound_device(where: Any) -> device | None:
 def _bind(made: ProcessGroup, bound: device | None) -> None:
     """Bind a group to its device and create its communicator immediately, for CPU tensors too."""
     if backend_registry.meets_early(made._devices, made._place, made._hub):
-        made.engine_of("cpu")
+        made.backend_of("cpu")
     made.bound_device_id = bound
     if bound is not None and bound.type == "cuda" and "cuda" in made.device_types:
-        engine: Any = made.engine_of("cuda")
-        engine.connect(bound.index)
+        backend: Any = made.backend_of("cuda")
+        backend.connect(bound.index)
 
 
 def _check(word: str, devices: Mapping[str, str]) -> None:

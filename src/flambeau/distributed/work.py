@@ -14,7 +14,7 @@ from flambeau.distributed.future import Future
 from flambeau.runtime import current, system
 from flambeau.runtime.streams.event import Event
 from flambeau.runtime.streams.stream import Stream
-from flambeau.runtime.streams.wait_reason import because
+from flambeau.runtime.streams.wait_reason import wait_reason
 
 # seconds that a wait with a limit only polls, and that it sleeps between later polls
 _SPIN_S, _PAUSE_S = 2e-3, 5e-5
@@ -179,7 +179,7 @@ class StreamWork(Work):
         if (error := self.exception()) is not None:
             raise error
         if self._event is not None:
-            with because(str, "collective: the current stream comes after it (Work.wait)"):
+            with wait_reason(str, "collective: the current stream comes after it (Work.wait)"):
                 self._event.wait(current.stream_at(self._stream.device_index))
             if timeout is not None:
                 wait_on_host(self._event, timeout)

@@ -44,7 +44,7 @@ class ProcessGroup:
         self._word = word
         self._devices = dict(devices)
         self._hub = hub
-        self._engines: dict[str, Backend] = {}
+        self._backends: dict[str, Backend] = {}
         self._detail = world().debug is DebugLevel.DETAIL
         self._left = ""  # the reason why the group was left; empty while it is open
         self.group_desc = description
@@ -80,24 +80,24 @@ class ProcessGroup:
         if not isinstance(timeout, timedelta):
             raise TypeError(f"Expected timeout argument to be of type datetime.timedelta, got {timeout}")
         self._place = replace(self._place, timeout=timeout)
-        for engine in self._engines.values():
-            engine.set_timeout(timeout)
+        for backend in self._backends.values():
+            backend.set_timeout(timeout)
 
     def abort(self) -> None:
         """Abort all communicators of the group immediately: waits for other ranks fail."""
         self._left = "was aborted"
-        for engine in self._engines.values():
-            engine.abort()
-        self._engines = {}
+        for backend in self._backends.values():
+            backend.abort()
+        self._backends = {}
 
     def shutdown(self) -> None:
         """Close the group's communicators after pending operations."""
         self._left = "was shut down"
-        for engine in self._engines.values():
-            engine.close()
-        self._engines = {}
+        for backend in self._backends.values():
+            backend.close()
+        self._backends = {}
 
-    def engine_of(self, device_type: str) -> Backend:
+    def backend_of(self, device_type: str) -> Backend:
         """Return the backend of a kind of device, created on first use.
 
         Raises:
@@ -108,30 +108,30 @@ class ProcessGroup:
             raise DistBackendError(
                 f"process group {self.group_name} {self._left}: nothing more goes through it"
             )
-        found = self._engines.get(device_type)
+        found = self._backends.get(device_type)
         if found is None:
             word = self._devices.get(device_type)
             if word is None:
                 raise RuntimeError(f"No backend type associated with device type {device_type}")
-            found = self._engines[device_type] = backend_registry.make(
-                word, device_type, self._place, self._hub, lambda: self._host_engine(word)
+            found = self._backends[device_type] = backend_registry.make(
+                word, device_type, self._place, self._hub, lambda: self._host_backend(word)
             )
             if self._detail and self._place.store is not None and self._place.size > 1:
                 found.agreement = Agreement(self._place)
         return found
 
-    def _host_engine(self, word: str) -> Backend:
-        """Return the engine with which a backend copies CUDA tensors through the host."""
+    def _host_backend(self, word: str) -> Backend:
+        """Return the backend of CPU tensors through which a backend copies CUDA tensors."""
         if self._devices.get("cpu") == word:
-            return self.engine_of("cpu")
+            return self.backend_of("cpu")
         place = replace(self._place, store=PrefixStore("staged", self._place.store))
         if place.size > 1 and self._hub is None:
             processes.announce(place.store, place.rank)
-        return backend_registry.make(word, "cpu", place, self._hub, lambda: self.engine_of("cpu"))
+        return backend_registry.make(word, "cpu", place, self._hub, lambda: self.backend_of("cpu"))
 
-    def engine_for(self, tensor: Any) -> Backend:
-        """Return the group's backend for a tensor's device. Raises like `engine_of`."""
-        return self.engine_of(tensor.device.type)
+    def backend_for(self, tensor: Any) -> Backend:
+        """Return the group's backend for a tensor's device. Raises like `backend_of`."""
+        return self.backend_of(tensor.device.type)
 
     @property
     def ranks(self) -> tuple[int, ...]:

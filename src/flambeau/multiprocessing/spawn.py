@@ -35,7 +35,7 @@ _PATIENCE_S = 30.0  # from SIGTERM to SIGKILL
 
 
 class ProcessException(Exception):
-    """A process failed: its number and its process id."""
+    """An error for a failed process, with its number and its process id."""
 
     def __init__(self, msg: str, error_index: int, error_pid: int) -> None:
         super().__init__(msg)
@@ -48,11 +48,11 @@ class ProcessException(Exception):
 
 
 class ProcessRaisedException(ProcessException):
-    """Its function raised; the text has its traceback."""
+    """An error for a process whose function raised; the text has the traceback."""
 
 
 class ProcessExitedException(ProcessException):
-    """It ended without an exception of its function: by a signal, or with an exit code."""
+    """An error for a process that ended by a signal or with an exit code, without an exception."""
 
     def __init__(
         self, msg: str, error_index: int, error_pid: int, exit_code: int, signal_name: str | None = None
@@ -130,7 +130,7 @@ def start_processes(
 
 
 class ProcessContext:
-    """Processes that were started together.
+    """A handle of processes that were started together.
 
     Attributes:
         processes: The processes of `multiprocessing`.
@@ -195,12 +195,12 @@ class ProcessContext:
 
         The process that has ended first, `failed`, may have ended because of another rank's exception.
         """
-        told = {
+        reports = {
             number: os.stat(file).st_mtime_ns
             for number, file in enumerate(self.error_files)
             if os.path.exists(file)
         }
-        return min(told, key=told.__getitem__) if failed in told else failed
+        return min(reports, key=reports.__getitem__) if failed in reports else failed
 
 
 class SpawnContext(ProcessContext):
@@ -260,9 +260,9 @@ def _join(processes: Sequence[Any], timeout: float) -> None:
 
 def _failure(number: int, process: Any, file: str) -> ProcessException:
     if os.path.exists(file):
-        told = Path(file).read_text()
+        reports = Path(file).read_text()
         return ProcessRaisedException(
-            f"\n\n-- Process {number:d} terminated with the following error:\n{told}", number, process.pid
+            f"\n\n-- Process {number:d} terminated with the following error:\n{reports}", number, process.pid
         )
     code = process.exitcode
     if code >= 0:

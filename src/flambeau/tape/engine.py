@@ -40,7 +40,7 @@ from flambeau.runtime import current, system
 from flambeau.runtime.hooks import host_work, launch_hooks
 from flambeau.runtime.streams.event import Event
 from flambeau.runtime.streams.stream import Stream
-from flambeau.runtime.streams.wait_reason import because
+from flambeau.runtime.streams.wait_reason import wait_reason
 from flambeau.tape.function_base import engine_node
 from flambeau.tape.mode import mode, shared_mode
 from flambeau.tape.node import LEAF_SEQUENCE, Leaf, Node
@@ -169,7 +169,7 @@ class BackwardEngine:
         for index, producers in self.final_streams.items():
             for stream in producers:
                 if stream != streams[index]:
-                    with because(_explain_final_wait, stream, streams[index]):
+                    with wait_reason(_explain_final_wait, stream, streams[index]):
                         make_stream_wait(streams[index], stream.record_event())
         for callback in self.final_callbacks:  # a callback may append more
             callback()
@@ -266,7 +266,7 @@ class BackwardEngine:
         """Return the event behind the gradients of `source` on a stream; record it on first use."""
         ready = self.ready_events.get(producer)
         if ready is None:
-            with because(_explain_ready_event, source, producer):
+            with wait_reason(_explain_ready_event, source, producer):
                 ready = self.ready_events[producer] = ReadyEvent(producer)
         return ready
 
@@ -275,7 +275,7 @@ class BackwardEngine:
         for ready, source in self.pending_waits.pop(node, ()):
             if stream not in ready.waiters:
                 ready.waiters.append(stream)
-                with because(_explain_crossing, source, node, ready.stream, stream):
+                with wait_reason(_explain_crossing, source, node, ready.stream, stream):
                     make_stream_wait(stream, ready.event)
 
     def profiled_step(self, node: Node) -> None:

@@ -36,9 +36,9 @@ class _Rules:
     item: str = ""  # where in the sequences and mappings: "[0]['a']"
 
     def fail(self, text: str) -> NoReturn:
-        told = f"{text}\n\nThe failure occurred for item {self.item}" if self.item else text
+        message = f"{text}\n\nThe failure occurred for item {self.item}" if self.item else text
         raise AssertionError(
-            self.msg(told) if callable(self.msg) else told if self.msg is None else self.msg
+            self.msg(message) if callable(self.msg) else message if self.msg is None else self.msg
         ) from None
 
     def tolerances(self, *dtypes: Any) -> tuple[float, float]:

@@ -210,9 +210,9 @@ class Runs:
             return  # not all pairs are known, so nor is the class
         graph = run.graph
         requested = hash(tuple([(s.name, s.stream.handle) for s in graph.steps if s.free]))
-        told = tuple([s.poll.done for s in graph.polls if not s.poll.internal])
+        answers = tuple([s.poll.done for s in graph.polls if not s.poll.internal])
         swaps = frozenset([(graph.steps[a].seq, graph.steps[b].seq) for a, b in self.reversed_pairs(run)])
-        earlier, one = self._classes.setdefault((requested, told, swaps), (name, run))
+        earlier, one = self._classes.setdefault((requested, answers, swaps), (name, run))
         self.found.orders = len(self._classes)
         if one.outcome != run.outcome:
             self._add(self._explain_difference(earlier, one, name, run))
@@ -323,11 +323,11 @@ def _other_answers(graph: Any, recorded: Any) -> tuple[Answer, ...]:
 @contextmanager
 def _own_groups() -> Iterator[None]:
     """Destroy the process groups that a run leaves behind, so that the next run has none."""
-    begun = world.world().default is not None
+    had_default = world.world().default is not None
     try:
         yield
     finally:
-        if not begun and world.world().default is not None:
+        if not had_default and world.world().default is not None:
             _abort_process_group()
 
 

@@ -135,7 +135,7 @@ def _list_flatten_with_keys(d: list[Any]) -> tuple[list[tuple[Any, Any]], Contex
 
 
 def _list_unflatten(values: Iterable[Any], context: Context) -> list[Any]:
-    """Return the list of what `_list_flatten` returned."""
+    """Return the list of values that `_list_flatten` took from a list."""
     return list(values)
 
 
@@ -355,10 +355,10 @@ class TreeSpec:
             keys = self._context[1] if self.type is defaultdict else self._context
             missing, extra = set(keys) - set(tree), set(tree) - set(keys)
             if missing or extra:
-                told = [f"missing key(s): {missing}"] * bool(missing) + [f"extra key(s): {extra}"] * bool(
-                    extra
-                )
-                raise ValueError(f"Node keys mismatch; {'; '.join(told)}.")
+                differences = [f"missing key(s): {missing}"] * bool(missing) + [
+                    f"extra key(s): {extra}"
+                ] * bool(extra)
+                raise ValueError(f"Node keys mismatch; {'; '.join(differences)}.")
             return [tree[key] for key in keys]
         if self.type is not deque and context != self._context:  # whose maxlen may differ
             raise ValueError(

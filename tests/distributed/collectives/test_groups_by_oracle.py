@@ -343,7 +343,7 @@ def words():
             if (backend, kind) == ("gloo", "cuda"):  # through the host
                 assert t.item() == 2.0
                 continue
-            engine = d.group.WORLD.engine_of(kind)
+            engine = d.group.WORLD.backend_of(kind)
             found.append((str(d.get_backend()), kind, engine.name, engine.kind, t.item()))
         if backend == "nccl":
             with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):

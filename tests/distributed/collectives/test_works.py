@@ -74,7 +74,7 @@ def test_a_work_that_blocks_the_host_has_the_futures_of_others() -> None:
         dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
         x = torch.ones(2, device="cuda")
         inner = dist.all_reduce(x, async_op=True)
-        engine: Any = dist.group.WORLD.engine_of("cuda")
+        engine: Any = dist.group.WORLD.backend_of("cuda")
         work = BlockingWork(inner, engine)
         doubled = work.get_future().then(lambda done: done.value()[0] * 2)
         assert doubled.done() and doubled.wait().tolist() == [2.0, 2.0]

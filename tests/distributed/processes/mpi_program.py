@@ -270,7 +270,7 @@ def check_many(size):
 
 def main():
     dist.init_process_group(sys.argv[1])
-    engine = dist.group.WORLD.engine_of("cpu")
+    engine = dist.group.WORLD.backend_of("cpu")
     assert engine.kind == ("tcp" if os.environ.get("FLAMBEAU_GLOO") == "tcp" else "mpi"), engine.kind
     rank, size = dist.get_rank(), dist.get_world_size()
     everybody = list(range(size))

@@ -53,14 +53,14 @@ def make(word: str, device_type: str, place: Place, hub: Hub | None, host: Calla
 
 
 def _between_processes(word: str, place: Place) -> Backend:
-    engine: Backend
+    backend: Backend
     if word == "mpi" or import_module("flambeau.distributed.backends.mpi_world").has_joined():
-        engine = import_module("flambeau.distributed.backends.mpi_backend").MpiBackend(place)
+        backend = import_module("flambeau.distributed.backends.mpi_backend").MpiBackend(place)
     else:
         tcp = import_module("flambeau.distributed.backends.tcp_backend")
-        engine = tcp.TcpBackend(place, tcp.transport())
-    engine.name = word
-    return engine
+        backend = tcp.TcpBackend(place, tcp.transport())
+    backend.name = word
+    return backend
 
 
 def prepare(devices: Mapping[str, str], everybody: Place, hub: Hub | None) -> None:

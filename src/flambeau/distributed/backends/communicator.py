@@ -29,7 +29,7 @@ _SHOWN = 3  # collectives of one group that a report shows
 
 
 class PendingCollective:
-    """Collectives that the program issued together.
+    """An entry for collectives that the program issued together and that have not finished.
 
     Attributes:
         calls: The collectives.
@@ -161,11 +161,11 @@ class RankCommunicator:
         except DriverError as error:
             return str(error)
 
-    def tell(self) -> None:
+    def publish_progress(self) -> None:
         """Publish this rank's progress."""
         newest = self.newest
         if newest is not None and self.progress is not None:
-            self.progress.tell(newest.number, self.words(newest))
+            self.progress.publish_progress(newest.number, self.words(newest))
 
     def describe_ended_processes(self) -> list[str]:
         """Return text about processes that have ended and that pending collectives need. For messages these are the

@@ -279,7 +279,7 @@ class MpiWork(ProcessWork):
         try:
             over = mpi.Request.Testall(self._requests, status)
         except mpi.Exception as error:
-            if self._comparison is not None and self._comparison.differ(patience_s=1.0):
+            if self._comparison is not None and self._comparison.differ(timeout_s=1.0):
                 self._disagree(self._comparison)
             self._fail(self._error_text(error, status))
         if self._comparison is not None and self._comparison.differ():

@@ -59,9 +59,9 @@ class Comparison:
         self._text = text
         self.request = all_of.sum(sent, self._found)
 
-    def differ(self, patience_s: float = 0.0) -> bool:
+    def differ(self, timeout_s: float = 0.0) -> bool:
         """Return True if ranks disagree, or if the comparison shows that they will."""
-        end = time.monotonic() + patience_s
+        end = time.monotonic() + timeout_s
         while not (over := self.request.Test()) and time.monotonic() < end:
             time.sleep(1e-4)
         return bool(over and self._found[0] != -self._found[1])

@@ -35,7 +35,7 @@ from flambeau.distributed.work import StreamWork, Work, wait_on_host
 from flambeau.driver.api import Collective
 from flambeau.runtime import current, system
 from flambeau.runtime.streams.stream import Stream
-from flambeau.runtime.streams.wait_reason import because
+from flambeau.runtime.streams.wait_reason import wait_reason
 from flambeau.tensor.functions import creation
 
 _ABSENT = ("Short", "UInt16", "UInt32", "UInt64")  # kinds of numbers that NCCL lacks
@@ -116,7 +116,7 @@ class DeviceBackend(FlatBackend):
     def close(self) -> None:
         for line in list(self._lines.values()):
             line.settle()  # while the watchdog checks whether that ends
-            line.tell()
+            line.publish_progress()
         lines = list(self._lines.values())
         self._lines = {}
         for line in lines:
@@ -197,7 +197,7 @@ class DeviceBackend(FlatBackend):
         here = current.stream_at(index)
         stream = line.stream if async_op else here
         if stream is not here:
-            with because(str, "collective: the group's stream comes after the current one"):
+            with wait_reason(str, "collective: the group's stream comes after the current one"):
                 line.ready.record(here)
                 stream.wait_event(line.ready)
         for tensor in tensors:

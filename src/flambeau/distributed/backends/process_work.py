@@ -76,14 +76,14 @@ class ProcessWork(Work):
     def __init__(
         self,
         results: list[Any],
-        engine: WaitingBackend,
+        backend: WaitingBackend,
         calls: Sequence[tuple[str, int | None]],
         number: int,
         site: Site,
         tag: int = 0,
     ) -> None:
         super().__init__(results)
-        self._engine = engine
+        self._backend = backend
         self.calls = calls
         self.number = number
         self.site = site
@@ -100,7 +100,7 @@ class ProcessWork(Work):
 
     def _finish(self, timeout: timedelta | None) -> None:
         go_on()  # others may need this rank's GPUs before they join this work
-        waiting = _Waiting(self, self._engine.timeout if timeout is None else timeout)
+        waiting = _Waiting(self, self._backend.timeout if timeout is None else timeout)
         try:
             while not waiting.over():
                 if waiting.lasts and alone():
@@ -125,11 +125,11 @@ class ProcessWork(Work):
 
     @property
     def me(self) -> str:
-        return f"rank {self._engine.place.ranks[self._engine.place.rank]}"
+        return f"rank {self._backend.place.ranks[self._backend.place.rank]}"
 
     def _report_wait(self, mark: int, looks: int) -> None:
         """Publish a long wait. Raises DistBackendError for a deadlock."""
-        transport, place_ = self._engine.transport, self._engine.place
+        transport, place_ = self._backend.transport, self._backend.place
         if transport.is_moving(self):
             return  # another rank may wait for that data
         what, peer = self.calls[0]
@@ -137,7 +137,7 @@ class ProcessWork(Work):
         text = f"{self.me} at {place(self.site)}: {what}{of_tag} in group {place_.name}"
         peers, any_peer = place_.ranks, False
         if not self.number and peer == ANY:
-            whys = [self._engine.why_gone(rank) for rank in range(place_.size)]
+            whys = [self._backend.why_gone(rank) for rank in range(place_.size)]
             peers, any_peer = tuple([rank for rank, why in zip(peers, whys, strict=True) if not why]), True
             text = "; ".join([text, *filter(None, whys)])
         elif not self.number and peer is not None:
@@ -152,7 +152,7 @@ class ProcessWork(Work):
 
     def _check_others(self) -> None:
         """Raise DistBackendError if a rank that this work needs will never answer."""
-        if self._engine.aborted:
+        if self._backend.aborted:
             self._fail("the process group was aborted")
         why = self._why_hopeless()
         # it may have done its part before it ended
@@ -161,14 +161,14 @@ class ProcessWork(Work):
 
     def _why_hopeless(self) -> str:
         """Return which rank will never answer; "" if every needed rank may."""
-        ranks, own = self._engine.place.ranks, self._engine.place.rank
+        ranks, own = self._backend.place.ranks, self._backend.place.rank
         needed = [peer for _, peer in self.calls]
         if needed == [ANY]:
-            whys = [self._engine.transport.dead(of_all) for rank, of_all in enumerate(ranks) if rank != own]
+            whys = [self._backend.transport.dead(of_all) for rank, of_all in enumerate(ranks) if rank != own]
             return f"no other rank of the group is left: {whys[0]}" if whys and all(whys) else ""
         everyone = None in needed
         whys = [
-            self._engine.transport.dead(of_all)
+            self._backend.transport.dead(of_all)
             for rank, of_all in enumerate(ranks)
             if everyone or rank in needed
         ]
@@ -183,7 +183,7 @@ class _Waiting:
 
     def __init__(self, work: ProcessWork, timeout: timedelta) -> None:
         self._work = work
-        self._waits = work._engine.transport.waits
+        self._waits = work._backend.transport.waits
         self._limit_s = timeout.total_seconds()
         self._start = self._looked = time.monotonic()
         self._looks, self._mark = 0, self._waits.mark()
@@ -193,7 +193,7 @@ class _Waiting:
     def words(self) -> str:
         work = self._work
         return (
-            f"waits for {work.words} of CPU tensors in group {work._engine.place.name} at {place(work.site)}"
+            f"waits for {work.words} of CPU tensors in group {work._backend.place.name} at {place(work.site)}"
         )
 
     @property

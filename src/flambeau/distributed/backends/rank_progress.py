@@ -33,7 +33,7 @@ class RankProgress:
         except RuntimeError:  # a custom store without clone()
             self._store = None
 
-    def tell(self, number: int, words: str) -> None:
+    def publish_progress(self, number: int, words: str) -> None:
         """Publish that this rank has issued call `number`."""
         if self._store is None or number == self._number:
             return

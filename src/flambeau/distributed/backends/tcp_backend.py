@@ -82,7 +82,7 @@ class TcpOperation:
         keep: Objects that own the memory.
     """
 
-    def __init__(self, engine: TcpBackend, number: int, keep: object) -> None:
+    def __init__(self, backend: TcpBackend, number: int, keep: object) -> None:
         self.number = number
         self.keep = keep
         self.needs: Counter[int] = Counter()
@@ -90,10 +90,10 @@ class TcpOperation:
         self.differs = False
         self.source = ANY
         self.done = threading.Event()
-        self._engine = engine
+        self._backend = backend
         self._open = 1  # unfinished frames and tasks, and the caller that begins the operation
-        engine.transport.pending.add(self)
-        engine.operations.add(self)
+        backend.transport.pending.add(self)
+        backend.operations.add(self)
 
     def hold(self, rank: int | None = None) -> None:
         """Count one more frame to a rank, or one more task, that must end before the operation does."""
@@ -120,17 +120,17 @@ class TcpOperation:
             self._end()
 
     def _end(self) -> None:
-        self._engine.operations.discard(self)
-        self._engine.transport.pending.discard(self)
+        self._backend.operations.discard(self)
+        self._backend.transport.pending.discard(self)
         self.done.set()
-        self._engine.settle()
+        self._backend.settle()
 
 
 class _Task:
     """The steps of one collective. Each step begins after all transfers of the previous one."""
 
-    def __init__(self, engine: TcpBackend, operation: TcpOperation, steps: Steps) -> None:
-        self._engine = engine
+    def __init__(self, backend: TcpBackend, operation: TcpOperation, steps: Steps) -> None:
+        self._backend = backend
         self._operation = operation
         self._steps = steps
         self._left = 0
@@ -151,7 +151,7 @@ class _Task:
                 if transfer.memory.nbytes:
                     self._left += 1
                     self._operation.hold(transfer.peer)
-                    self._engine.transfer(self._operation, transfer, partial(self._end, transfer.peer))
+                    self._backend.transfer(self._operation, transfer, partial(self._end, transfer.peer))
             self._left -= 1
             if self._left:
                 return
@@ -598,14 +598,14 @@ class TcpWork(ProcessWork):
     ) -> None:
         super().__init__(results, backend, calls, operation.number, site, tag)
         self.operation = operation
-        self._backend = backend
+        self._tcp_backend = backend
         self._after = after
 
     def _test(self) -> bool:
         if not self.operation.done.is_set():
             return False
         if self.operation.differs:
-            raise DistBackendError(self._backend.report_mismatch(self.operation.number))
+            raise DistBackendError(self._tcp_backend.report_mismatch(self.operation.number))
         if self.operation.failure:
             self._fail_with(self.operation.failure)
         if not self.number:

@@ -95,7 +95,7 @@ class Watched(Protocol):
     def head(self) -> Any: ...
     def failure(self) -> str | None: ...
     def describe_ended_processes(self) -> list[str]: ...
-    def tell(self) -> None: ...
+    def publish_progress(self) -> None: ...
     def lines(self) -> list[str]: ...
     def fail(self, error: Exception) -> bool: ...
     def close(self, abort: bool) -> None: ...
@@ -180,7 +180,7 @@ class Watch:
             lines, self._lines = list(self._lines), {}
         remaining: list[Watched] = []
         with suppress(RuntimeError):  # since Python 3.12 no thread can start while the interpreter ends
-            within(*[line.tell for line in lines])
+            within(*[line.publish_progress for line in lines])
             leaving = [] if self._failed else [line for line in lines if not line.describe_ended_processes()]
             if within(*[partial(line.close, False) for line in leaving]):
                 remaining = leaving
@@ -207,7 +207,7 @@ class Watch:
             due = [line for line, last in self._lines.items() if now - last > max(1.0, line.limit_s / _TELL)]
             self._lines.update(dict.fromkeys(due, now))
         for line in due:
-            line.tell()
+            line.publish_progress()
         for line, why in found:
             if line in self._lines:  # an earlier failure of the same group may have removed it
                 self._fail(line, why)

@@ -148,7 +148,7 @@ def _issue_held_back(group: ProcessGroup, pending: Pending, async_op: bool) -> l
     if pending.held:
         works.append(_together(group, pending.held, async_op))
     if pending.messages:
-        works += group.engine_for(pending.messages[0][1]).batch(pending.messages)
+        works += group.backend_for(pending.messages[0][1]).batch(pending.messages)
     return works
 
 
@@ -162,10 +162,10 @@ def _together(group: ProcessGroup, calls: list[HeldCollective], async_op: bool) 
         )
     if any(call.op != first.op for call in calls):
         raise RuntimeError("Coalescing manager requires all collectives to have the same op")
-    engine = group.engine_for(first.input)
+    backend = group.backend_for(first.input)
     outputs, inputs = [call.output for call in calls], [call.input for call in calls]
     if first.kind == "all_reduce":
-        return engine.all_reduce(inputs, first.op, async_op)
+        return backend.all_reduce(inputs, first.op, async_op)
     if first.kind == "all_gather_single":
-        return engine.all_gather_into(outputs, inputs, async_op)
-    return engine.reduce_scatter_from(outputs, inputs, first.op, async_op)
+        return backend.all_gather_into(outputs, inputs, async_op)
+    return backend.reduce_scatter_from(outputs, inputs, first.op, async_op)

@@ -178,15 +178,15 @@ def like(tensors: Sequence[Any], tensor: Any, what: str) -> None:
             )
 
 
-def times(wide: Any, narrow: Any, size: int, names: tuple[str, str], engine: str) -> None:
+def times(wide: Any, narrow: Any, size: int, names: tuple[str, str], backend: str) -> None:
     """Check that a tensor is `size` times as large as another and has its dtype and device. PyTorch's errors differ
     by backend.
     """
     if wide.dtype is not narrow.dtype:
-        kind = TypeError if engine == "nccl" else RuntimeError
+        kind = TypeError if backend == "nccl" else RuntimeError
         raise kind(f"{names[0]} tensor must have the same type as {names[1]} tensor")
     if wide.device is not narrow.device:
         raise RuntimeError(f"{names[0]} and {names[1]} tensor must be on one device")
     if wide.numel() != size * narrow.numel():
-        error = ValueError if engine == "nccl" else RuntimeError
+        error = ValueError if backend == "nccl" else RuntimeError
         raise error(f"{names[0]} tensor size must be equal to world_size times {names[1]} tensor size")

@@ -35,7 +35,7 @@ def all_reduce(tensor: Any, op: Any = ReduceOp.SUM, group: Any = None, async_op:
     word = collective_checks.operation(op, [tensor], "all_reduce")
     if hold_back(group, "all_reduce", tensor, tensor, word):
         return not_yet(async_op)
-    return _done(group_or_default(group).engine_for(tensor).all_reduce([tensor], word, async_op), async_op)
+    return _done(group_or_default(group).backend_for(tensor).all_reduce([tensor], word, async_op), async_op)
 
 
 def all_reduce_coalesced(
@@ -50,7 +50,9 @@ def all_reduce_coalesced(
         return None
     collective_checks.some(tensors)
     word = collective_checks.operation(op, tensors, "all_reduce")
-    work = _done(group_or_default(group).engine_for(tensors[0]).all_reduce(tensors, word, async_op), async_op)
+    work = _done(
+        group_or_default(group).backend_for(tensors[0]).all_reduce(tensors, word, async_op), async_op
+    )
     return None if work is None else work.get_future()
 
 
@@ -68,7 +70,7 @@ def broadcast(
     if is_outside(group, "broadcast"):
         return None
     collective_checks.root(root, found.size(), "broadcast")
-    return _done(found.engine_for(tensor).broadcast(tensor, root, async_op), async_op)
+    return _done(found.backend_for(tensor).broadcast(tensor, root, async_op), async_op)
 
 
 def reduce(
@@ -87,7 +89,7 @@ def reduce(
         return None
     collective_checks.root(root, found.size(), "reduce")
     word = collective_checks.operation(op, [tensor], "reduce")
-    return _done(found.engine_for(tensor).reduce(tensor, root, word, async_op), async_op)
+    return _done(found.backend_for(tensor).reduce(tensor, root, word, async_op), async_op)
 
 
 def all_gather(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
@@ -100,7 +102,7 @@ def all_gather(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool 
     found = group_or_default(group)
     collective_checks.as_long(tensor_list, found.size(), "allgather")
     collective_checks.like([tensor_list[found.rank()]], tensor, "allgather")
-    return _done(found.engine_for(tensor).all_gather(tensor_list, tensor, async_op), async_op)
+    return _done(found.backend_for(tensor).all_gather(tensor_list, tensor, async_op), async_op)
 
 
 def all_gather_single(
@@ -112,11 +114,11 @@ def all_gather_single(
     if is_outside(group, "all_gather_single"):
         return None
     found = group_or_default(group)
-    engine = found.engine_for(input_tensor)
-    collective_checks.times(output_tensor, input_tensor, found.size(), ("output", "input"), engine.name)
+    backend = found.backend_for(input_tensor)
+    collective_checks.times(output_tensor, input_tensor, found.size(), ("output", "input"), backend.name)
     if hold_back(found, "all_gather_single", output_tensor, input_tensor, None):
         return not_yet(async_op)
-    return _done(engine.all_gather_into([output_tensor], [input_tensor], async_op), async_op)
+    return _done(backend.all_gather_into([output_tensor], [input_tensor], async_op), async_op)
 
 
 def all_gather_into_tensor(
@@ -151,7 +153,9 @@ def all_gather_coalesced(
     found = group_or_default(group)
     collective_checks.as_long(output_tensor_lists, found.size(), "allgather_coalesced")
     works = [
-        found.engine_for(tensor).all_gather([outputs[n] for outputs in output_tensor_lists], tensor, async_op)
+        found.backend_for(tensor).all_gather(
+            [outputs[n] for outputs in output_tensor_lists], tensor, async_op
+        )
         for n, tensor in enumerate(input_tensor_list)
     ]
     joined = Several(works)
@@ -183,7 +187,7 @@ def gather(
     if outputs:
         collective_checks.as_long(outputs, found.size(), "gather")
         collective_checks.like(outputs, tensor, "gather")
-    return _done(found.engine_for(tensor).gather(outputs or None, tensor, root, async_op), async_op)
+    return _done(found.backend_for(tensor).gather(outputs or None, tensor, root, async_op), async_op)
 
 
 def scatter(
@@ -211,7 +215,7 @@ def scatter(
     if inputs:
         collective_checks.as_long(inputs, found.size(), "scatter")
         collective_checks.like(inputs, tensor, "scatter")
-    return _done(found.engine_for(tensor).scatter(tensor, inputs or None, root, async_op), async_op)
+    return _done(found.backend_for(tensor).scatter(tensor, inputs or None, root, async_op), async_op)
 
 
 def reduce_scatter(
@@ -227,7 +231,7 @@ def reduce_scatter(
     word = collective_checks.operation(op, [output], "reduce_scatter")
     collective_checks.as_long(input_list, found.size(), "reduce_scatter")
     collective_checks.like([input_list[found.rank()]], output, "reduce_scatter")
-    return _done(found.engine_for(output).reduce_scatter(output, input_list, word, async_op), async_op)
+    return _done(found.backend_for(output).reduce_scatter(output, input_list, word, async_op), async_op)
 
 
 def reduce_scatter_single(
@@ -240,11 +244,11 @@ def reduce_scatter_single(
         return None
     found = group_or_default(group)
     word = collective_checks.operation(op, [output], "reduce_scatter")
-    engine = found.engine_for(output)
-    collective_checks.times(input, output, found.size(), ("input", "output"), engine.name)
+    backend = found.backend_for(output)
+    collective_checks.times(input, output, found.size(), ("input", "output"), backend.name)
     if hold_back(found, "reduce_scatter_single", output, input, word):
         return not_yet(async_op)
-    return _done(engine.reduce_scatter_from([output], [input], word, async_op), async_op)
+    return _done(backend.reduce_scatter_from([output], [input], word, async_op), async_op)
 
 
 def reduce_scatter_tensor(
@@ -276,8 +280,8 @@ def all_to_all(
     collective_checks.as_long(output_tensor_list, found.size(), "alltoall")
     collective_checks.as_long(input_tensor_list, found.size(), "alltoall")
     collective_checks.like([output_tensor_list[found.rank()]], input_tensor_list[found.rank()], "alltoall")
-    engine = found.engine_for(input_tensor_list[0])
-    return _done(engine.all_to_all(output_tensor_list, input_tensor_list, async_op), async_op)
+    backend = found.backend_for(input_tensor_list[0])
+    return _done(backend.all_to_all(output_tensor_list, input_tensor_list, async_op), async_op)
 
 
 def all_to_all_single(
@@ -298,7 +302,7 @@ def all_to_all_single(
     outputs = _parts(output, output_split_sizes, found.size())
     inputs = _parts(input, input_split_sizes, found.size())
     collective_checks.like([outputs[found.rank()]], inputs[found.rank()], "alltoall_base")
-    return _done(found.engine_for(input).all_to_all(outputs, inputs, async_op), async_op)
+    return _done(found.backend_for(input).all_to_all(outputs, inputs, async_op), async_op)
 
 
 def barrier(
@@ -327,7 +331,7 @@ def barrier(
         where = device("cpu" if "cpu" in found.device_types else "cuda")
     if where.type == "cuda" and where.index is None and found.rank() == 0:
         warn_program(_UNNAMED_DEVICE, UserWarning)
-    work = found.engine_of(where.type).barrier(where.index, async_op)
+    work = found.backend_of(where.type).barrier(where.index, async_op)
     work.limit = limit
     return _done(work, async_op)
 
@@ -351,7 +355,7 @@ def monitored_barrier(
         )
         timeout = timedelta(seconds=timeout)
     limit = collective_checks.timeout(timeout)
-    group_or_default(group).engine_of("cpu").monitored_barrier(limit, wait_all_ranks)
+    group_or_default(group).backend_of("cpu").monitored_barrier(limit, wait_all_ranks)
 
 
 # -- what they share ------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def allreduce_coalesced(
     inputs = _several(tensors, "tensors")
     collective_checks.same_dtype(inputs)
     word = collective_checks.operation(op, inputs, "all_reduce")
-    return _set_timeout(group.engine_for(inputs[0]).all_reduce(inputs, word, True), timeout)
+    return _set_timeout(group.backend_for(inputs[0]).all_reduce(inputs, word, True), timeout)
 
 
 def all_gather_single_coalesced(
@@ -125,10 +125,10 @@ def all_gather_single_coalesced(
 ) -> Work:
     """Call `torch.distributed.all_gather_single` for this group: with several tensors."""
     wide, narrow = _several(outputs, "outputs"), _several(inputs, "inputs")
-    engine = group.engine_for(narrow[0])
+    backend = group.backend_for(narrow[0])
     for output, tensor in zip(wide, narrow, strict=True):
-        collective_checks.times(output, tensor, group.size(), ("output", "input"), engine.name)
-    return _set_timeout(engine.all_gather_into(wide, narrow, True), timeout)
+        collective_checks.times(output, tensor, group.size(), ("output", "input"), backend.name)
+    return _set_timeout(backend.all_gather_into(wide, narrow, True), timeout)
 
 
 def reduce_scatter_single_coalesced(
@@ -140,10 +140,10 @@ def reduce_scatter_single_coalesced(
 ) -> Work:
     """Call `torch.distributed.reduce_scatter_single` for this group: with several tensors."""
     narrow, wide = _several(outputs, "outputs"), _several(inputs, "inputs")
-    engine, word = group.engine_for(wide[0]), collective_checks.operation(op, narrow, "reduce_scatter")
+    backend, word = group.backend_for(wide[0]), collective_checks.operation(op, narrow, "reduce_scatter")
     for output, tensor in zip(narrow, wide, strict=True):
-        collective_checks.times(tensor, output, group.size(), ("input", "output"), engine.name)
-    return _set_timeout(engine.reduce_scatter_from(narrow, wide, word, True), timeout)
+        collective_checks.times(tensor, output, group.size(), ("input", "output"), backend.name)
+    return _set_timeout(backend.reduce_scatter_from(narrow, wide, word, True), timeout)
 
 
 def barrier(group: ProcessGroup, timeout: Limit = None, device_ids: Any = None) -> Work:

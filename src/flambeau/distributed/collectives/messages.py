@@ -29,7 +29,7 @@ def isend(
     tag = collective_checks.tag(tag)
     if message_kept(found, "send", tensor, to, tag):
         return not_yet(True)
-    return found.engine_for(tensor).send(tensor, to, tag)
+    return found.backend_for(tensor).send(tensor, to, tag)
 
 
 def irecv(
@@ -46,13 +46,13 @@ def irecv(
     if is_outside(group, "irecv"):
         return None
     found = group_or_default(group)
-    engine, tag = found.engine_for(tensor), collective_checks.tag(tag)
+    backend, tag = found.backend_for(tensor), collective_checks.tag(tag)
     if src is None and group_src is None:
-        return engine.recv(tensor, None, tag)
+        return backend.recv(tensor, None, tag)
     origin = collective_checks.root(group_rank_of(found, src, group_src), found.size(), "recv")
     if message_kept(found, "recv", tensor, origin, tag):
         return not_yet(True)
-    return engine.recv(tensor, origin, tag)
+    return backend.recv(tensor, origin, tag)
 
 
 def send(
@@ -139,4 +139,4 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
         )
         for op in p2p_op_list
     ]
-    return group.engine_for(p2p_op_list[0].tensor).batch(messages)
+    return group.backend_for(p2p_op_list[0].tensor).batch(messages)

@@ -41,7 +41,7 @@ from flambeau.distributed.ddp.reducer_errors import (
 from flambeau.distributed.ddp.replicas import reduce_in_place, same_buckets
 from flambeau.distributed.ddp.used_parameters import UsedParameters
 from flambeau.runtime import current
-from flambeau.runtime.streams.wait_reason import because
+from flambeau.runtime.streams.wait_reason import wait_reason
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import Node
 from flambeau.tensor.autograd.autograd_meta import edge_of
@@ -54,7 +54,7 @@ Hook = Callable[[Any, GradBucket], Any]
 
 
 class Reducer:
-    """Averages the gradients of `params` over the ranks of a group: see Note [How gradients are reduced].
+    """An object that averages gradients over a group's ranks. See Note [How gradients are reduced].
 
     Args:
         bucket_indices: The parameters of each initial bucket, in the order of reduction.
@@ -488,7 +488,7 @@ def _gather_streams(bucket: Bucket) -> None:
     here = current.local.streams[index]
     others = [stream for stream in bucket.streams if stream is not here and stream != here]
     for stream in others:
-        with because(str, "DDP: the bucket's gradients were accumulated on another stream"):
+        with wait_reason(str, "DDP: the bucket's gradients were accumulated on another stream"):
             here.wait_stream(stream)
     if others:
         for p in bucket.params:

@@ -17,7 +17,7 @@ from flambeau.tensor.functions.creation import empty
 
 def reduce_in_place(group: Any, tensor: Any, op: str = "sum", async_op: bool = False) -> Any:
     """Reduce a tensor over a group in place and return the work. Waits for it unless `async_op`."""
-    work = group.engine_for(tensor).all_reduce([tensor], op, async_op)
+    work = group.backend_for(tensor).all_reduce([tensor], op, async_op)
     if not async_op:
         work.wait()
     return work
@@ -55,7 +55,7 @@ def _gather_numbers(group: Any, number: int, place: device) -> list[int]:
     """Return one number of every rank, by rank."""
     mine = new_tensor([number], dtype=int64, device=place)
     others = mine.new_zeros(group.size())
-    group.engine_for(mine).all_gather(list(others.split(1)), mine).wait()
+    group.backend_for(mine).all_gather(list(others.split(1)), mine).wait()
     return _read(others, [number] * group.size())
 
 
@@ -64,7 +64,7 @@ def _from_first(group: Any, numbers: Sequence[int], place: device) -> list[int]:
     if not numbers:
         return []
     held = new_tensor(list(numbers), dtype=int64, device=place)
-    group.engine_for(held).broadcast(held, 0).wait()
+    group.backend_for(held).broadcast(held, 0).wait()
     return _read(held, numbers)
 
 
@@ -112,7 +112,7 @@ def _broadcast_coalesced(process_group: Any, tensors: Sequence[Any], buffer_size
             flat = empty(sum([meta.numel for meta in metas]), dtype=metas[0].dtype, device=metas[0].device)
             if mine:
                 copy_all(parts_of(flat, metas), some)
-            process_group.engine_for(flat).broadcast(flat, src).wait()
+            process_group.backend_for(flat).broadcast(flat, src).wait()
             if not mine:
                 versions = [t.counter.version for t in some]
                 copy_all([t.detach() for t in some], parts_of(flat, metas))

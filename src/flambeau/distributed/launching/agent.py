@@ -55,7 +55,7 @@ class Plan:
     role: str
     max_restarts: int
     interval: float
-    patience: float
+    shutdown_timeout: float
     join_timeout: timedelta
     signals: tuple[int, ...]
     streams: Streams
@@ -147,7 +147,7 @@ class Agent:
             by = signal.Signals(signalled.number)
             raise
         finally:
-            workers.stop(plan.patience, by)
+            workers.stop(plan.shutdown_timeout, by)
             self.news = SimpleQueue()  # late events of the former ranks go to the former queue
         if failed is None:
             return self._finish(attempt)

@@ -197,12 +197,12 @@ class Workers:
     def running(self) -> list[Worker]:
         return [worker for worker in self.all if worker.code is None]
 
-    def stop(self, patience: float, number: int = signal.SIGTERM) -> None:
+    def stop(self, timeout: float, number: int = signal.SIGTERM) -> None:
         """End running ranks and all that they have started, by a signal and then by SIGKILL."""
         for worker in self.running:
             _signal(worker, number)
             _signal(worker, signal.SIGCONT)  # a stopped process handles signals only after it continues
-        end = time.monotonic() + patience
+        end = time.monotonic() + timeout
         while self.running and time.monotonic() < end:
             with suppress(Empty):
                 self._news.get(timeout=0.05)

@@ -59,7 +59,8 @@ class Participant:
         self.request: tuple[str, Any] | None = None
         self.number = 0  # number of the request
         self.alone = True  # True if no other thread of the process could continue
-        self.begun = self.since = 0.0  # time of the request; time at which others were last seen to work
+        self.requested_at = 0.0
+        self.busy_at = 0.0  # time at which other ranks were last seen to work
         self.used = 0.0  # processor seconds at the last check
         self.idles = False  # True if it was answered while its host was idle and continues with the instances
         self.site = ""  # where the program last joined a communicator
@@ -151,7 +152,7 @@ class Coordinator:
         self.size = size
         self._clock = clock
         self._used = used or processor_seconds
-        self._patience = _PATIENCE_S
+        self._deadlock_delay = _PATIENCE_S
         self.participants: dict[int, Participant] = {}  # process -> participant
         self._circles: dict[bytes, Circle] = {}
         self._ends = 0  # number of ends of processes
@@ -263,8 +264,8 @@ class Coordinator:
         return ["ok", None]
 
     def _begin(self, mine: Participant, kind: str, what: Any, alone: bool) -> None:
-        mine.request, mine.alone, mine.begun = (kind, what), alone, self._clock()
-        mine.since = mine.begun
+        mine.request, mine.alone, mine.requested_at = (kind, what), alone, self._clock()
+        mine.busy_at = mine.requested_at
 
     def _reserve(self, mine: Participant, device: int, key: int, nbytes: int, capacity: int) -> Answer:
         """Reserve bytes of a device that several processes share."""
@@ -286,7 +287,7 @@ class Coordinator:
     def waits(self) -> dict[int, tuple[str, object]]:
         """Return a text of each process's wait, with a value that differs between its waits."""
         waiting = [p for p in self._waiting() if p.request and p.request[0] != "idle"]
-        return {p.process: (_words_of(p), p.begun) for p in waiting}
+        return {p.process: (_words_of(p), p.requested_at) for p in waiting}
 
     # -- answers to waits -----------------------------------------------------------------------------------
     def settle(self, elsewhere: Mapping[int, object]) -> list[tuple[int, Answer]]:
@@ -307,7 +308,7 @@ class Coordinator:
     @property
     def deadline(self) -> float | None:
         """Return when the next patient wait becomes too long, on the monotonic clock."""
-        times = [p.since + self._patience for p in self._waiting() if _impatient(p)]
+        times = [p.busy_at + self._deadlock_delay for p in self._waiting() if _impatient(p)]
         return min(times, default=None)
 
     def _waiting(self) -> list[Participant]:
@@ -342,18 +343,18 @@ class Coordinator:
     def _waits_long_enough(self, mine: Participant) -> bool:
         """Return True if no running process could still contribute, so every one of them must be waiting unobserved."""
         now = self._clock()
-        elapsed = now - mine.since
-        if elapsed < self._patience:
+        elapsed = now - mine.busy_at
+        if elapsed < self._deadlock_delay:
             return False
-        mine.since, works = now, False
+        mine.busy_at, works = now, False
         for other in self.participants.values():
             if not other.ended and other.request is None:
                 used = self._used(other.process)
                 works = works or used == math.inf or used - other.used > _WORKS * elapsed
                 other.used = 0.0 if used == math.inf else used
-        if works and now - mine.begun < _LONGEST_S:
+        if works and now - mine.requested_at < _LONGEST_S:
             return False
-        self._patience = _HURRY_S
+        self._deadlock_delay = _HURRY_S
         return True
 
     def _stuck(self, elsewhere: Mapping[int, object]) -> list[tuple[Participant, Answer]]:

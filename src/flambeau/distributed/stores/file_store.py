@@ -78,8 +78,8 @@ class FileStore(Inner, Store):
         return self._log.do(operation, args)
 
     def _wait(self, operation: str, needs: Sequence[str], limit: timedelta) -> None:
-        patience = seconds(limit)
-        deadline = None if patience is None else time.monotonic() + patience
+        timeout = seconds(limit)
+        deadline = None if timeout is None else time.monotonic() + timeout
         while not self._log.ready(operation, needs):
             if deadline is not None and time.monotonic() >= deadline:
                 _late(operation, needs, limit)

@@ -50,14 +50,14 @@ class StoreRequest:
 
     Attributes:
         needs: The keys that it needs.
-        begun: Time of arrival, on the monotonic clock.
+        started_at: Time of arrival, on the monotonic clock.
         deadline: Time at which this request fails if keys are missing; None means never.
-        patience: Time at which its program gives up, which may repeat the request until then; infinite means never.
+        whole_deadline: Time at which the program gives up; it may repeat the request until then. Infinite means never.
         alone: True if no other thread of its process could set the keys.
         site: The call site of the request.
     """
 
-    __slots__ = ("alone", "args", "begun", "deadline", "needs", "operation", "patience", "site")
+    __slots__ = ("alone", "args", "deadline", "needs", "operation", "site", "started_at", "whole_deadline")
 
     def __init__(
         self, operation: str, args: list[Any], needs: list[str], limits_ms: list[int], alone: bool, site: str
@@ -67,15 +67,15 @@ class StoreRequest:
         self.operation = operation
         self.args = args
         self.needs = needs
-        self.begun = time.monotonic()
+        self.started_at = time.monotonic()
         limit, whole = limits_ms
-        self.deadline = self.begun + limit / 1000 if limit else None
-        self.patience = self.begun + whole / 1000 if whole else math.inf
+        self.deadline = self.started_at + limit / 1000 if limit else None
+        self.whole_deadline = self.started_at + whole / 1000 if whole else math.inf
 
     @property
     def wait(self) -> object:
         """Return a value that identifies this wait of its process; a repeated request continues it."""
-        return self.begun if self.deadline == self.patience else str(self)
+        return self.started_at if self.deadline == self.whole_deadline else str(self)
 
     def __str__(self) -> str:
         more = [f"{len(self.needs) - _SHOWN:,} more keys"] if len(self.needs) > _SHOWN else []

@@ -126,7 +126,7 @@ class StoreServer:
         return {
             c.process: c.waits.wait
             for c in self._waits.clients
-            if c.waits and c.waits.alone and c.waits.patience > soon
+            if c.waits and c.waits.alone and c.waits.whole_deadline > soon
         }
 
     def give_up(self, report: str) -> None:
@@ -151,7 +151,7 @@ class StoreServer:
 
     def _turn(self) -> bool:
         """Handle messages and deadlines once. Returns False when the server should end."""
-        for key, events in self._selector.select(self._patience()):
+        for key, events in self._selector.select(self._next_timeout()):
             if key.fileobj is self._ear:
                 if _END in self._ear.recv(1 << 10):
                     return False
@@ -206,7 +206,7 @@ class StoreServer:
         except Exception:
             log.exception("the store at port %d goes on after an error of this process", self.port)
 
-    def _patience(self) -> float:
+    def _next_timeout(self) -> float:
         """Return the seconds until the next deadline."""
         if self._busy:
             return 0.0
@@ -395,7 +395,7 @@ class StoreServer:
 
 
 class _Lines:
-    """A limit of the lines that a log gets: hostile clients must not fill a disk, or block on a pipe that is full."""
+    """A limit on lines of the log, so that hostile clients cannot fill a disk or block on a full pipe."""
 
     def __init__(self) -> None:
         self._count = self._left_out = 0

@@ -223,8 +223,8 @@ class TCPStore(Inner, Store):
         """
         frame = frame_message(message)  # raises before a byte is sent
         with self._lock:
-            patience = 0.0 if limit is None else seconds(limit)
-            self._connection.settimeout(None if patience is None else patience + _GRACE)
+            timeout = 0.0 if limit is None else seconds(limit)
+            self._connection.settimeout(None if timeout is None else timeout + _GRACE)
             try:
                 if limit is not None:
                     go_on()  # the awaited rank may wait for this rank's GPUs

@@ -77,7 +77,7 @@ def _statistics(input: Any, group: Any) -> tuple[Any, Any, Any]:
         mine.zero_()
     mine[-1] = count
     all_ = empty(group.size(), 2 * channels + 1, dtype=kind, device=input.device)
-    group.engine_of("cuda").all_gather(list(all_.unbind(0)), mine).wait()
+    group.backend_of("cuda").all_gather(list(all_.unbind(0)), mine).wait()
     means, variances, counts = all_[:, :channels], all_[:, channels:-1], all_[:, -1:]
     total = counts.sum()
     weights = counts / total

@@ -127,7 +127,7 @@ class Module(Stateful):
             KeyError: If a name that is taken, empty or has a dot.
             TypeError: If the value is not a tensor.
         """
-        self._check_begun("_buffers", "buffer")
+        self._check_initialized("_buffers", "buffer")
         self._check_name(name, "buffer", self._buffers)
         if tensor is not None and not isinstance(tensor, Tensor):
             raise TypeError(
@@ -147,7 +147,7 @@ class Module(Stateful):
             TypeError: If there is no Parameter.
             ValueError: If the value is not a leaf.
         """
-        self._check_begun("_parameters", "parameter")
+        self._check_initialized("_parameters", "parameter")
         self._check_name(name, "parameter", self._parameters)
         if param is None:
             self._parameters[name] = None
@@ -180,7 +180,7 @@ class Module(Stateful):
         """Call `add_module`."""
         self.add_module(name, module)
 
-    def _check_begun(self, kind: str, what: str) -> None:
+    def _check_initialized(self, kind: str, what: str) -> None:
         if kind not in self.__dict__:
             raise AttributeError(f"cannot assign {what} before Module.__init__() call")
 
@@ -205,7 +205,7 @@ class Module(Stateful):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Parameter):
-            self._check_begun("_parameters", "parameters")
+            self._check_initialized("_parameters", "parameters")
             self._forget(name, self.__dict__, self._buffers, self._modules)
             self.register_parameter(name, value)
         elif name in self.__dict__.get("_parameters", ()):
@@ -215,7 +215,7 @@ class Module(Stateful):
                 )
             self.register_parameter(name, None)
         elif isinstance(value, Module):
-            self._check_begun("_modules", "module")
+            self._check_initialized("_modules", "module")
             self._forget(name, self.__dict__, self._parameters, self._buffers)
             self._modules[name] = _through(everywhere.of_modules, self, name, value)
         elif name in self.__dict__.get("_modules", ()):

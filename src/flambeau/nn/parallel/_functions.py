@@ -11,7 +11,7 @@ from flambeau.nn.parallel import comm
 from flambeau.runtime import current
 from flambeau.runtime.streams.guards import StreamContext
 from flambeau.runtime.streams.stream import Stream
-from flambeau.runtime.streams.wait_reason import because
+from flambeau.runtime.streams.wait_reason import wait_reason
 
 __all__ = ["Broadcast", "Gather", "ReduceAddCoalesced", "Scatter"]
 
@@ -102,7 +102,9 @@ class Scatter(Function):
         for output, stream in zip(outputs, streams or (), strict=False):
             mine = current.stream_at(stream.device_index)
             with StreamContext(mine):
-                with because(str, "scatter: the device's current stream comes after the copy of its part"):
+                with wait_reason(
+                    str, "scatter: the device's current stream comes after the copy of its part"
+                ):
                     mine.wait_stream(stream)
                 output.record_stream(mine)  # type: ignore[attr-defined]
         return outputs

@@ -519,12 +519,12 @@ class DistributedDataParallel(Module, Joinable):
     def _check_global_requires_backward_grad_sync(self, is_joined_rank: bool) -> bool | None:
         """Exchange with all ranks whether this backward is reduced. Ranks that are done contribute 0."""
         works = not is_joined_rank and self.require_backward_grad_sync
-        told = (ones if works else zeros)(1, device=self.device)
-        work = reduce_in_place(self.process_group, told, async_op=True)
+        flag = (ones if works else zeros)(1, device=self.device)
+        work = reduce_in_place(self.process_group, flag, async_op=True)
         if not is_joined_rank:
             return None
         work.wait()
-        return bool(told.item() != 0)
+        return bool(flag.item() != 0)
 
     def _find_common_rank(self, input_rank: int, rank_cond: bool) -> int:
         """Return the highest rank for which the condition is true."""

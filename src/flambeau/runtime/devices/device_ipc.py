@@ -35,7 +35,7 @@ from flambeau.runtime.devices.machine import Machine
 from flambeau.runtime.memory.blocks import Block
 from flambeau.runtime.memory.pending_frees import UseEvent
 from flambeau.runtime.memory.reentrant_lock import AllocatorLock
-from flambeau.runtime.streams.wait_reason import because
+from flambeau.runtime.streams.wait_reason import wait_reason
 
 _UUID = 16  # bytes of a UUID
 _EVENTS = 1000  # messages with a separate event; further ones wait for their stream instead
@@ -383,7 +383,7 @@ def _order(context: Context, parcel: Parcel) -> None:
         return
     driver = context.driver
     event = driver.ipc_event_open(context.driver_index, parcel.event)
-    with because(str, "a tensor of another process: this stream waits for its sender's"):
+    with wait_reason(str, "a tensor of another process: this stream waits for its sender's"):
         driver.stream_wait(current.stream_at(context.index).handle, event)
     driver.event_destroy(event)
 

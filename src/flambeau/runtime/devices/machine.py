@@ -26,7 +26,7 @@ from flambeau.runtime.memory.blocks import Pool
 from flambeau.runtime.memory.pinned import PinnedAllocator
 from flambeau.runtime.streams.stream import Stream, default_stream_of
 from flambeau.runtime.streams.stream_order import StreamClocks
-from flambeau.runtime.streams.wait_reason import because
+from flambeau.runtime.streams.wait_reason import wait_reason
 
 _NOT_EXPANDABLE = (
     "expandable_segments not supported on cuda:{}: it has no virtual-memory calls; segments have fixed sizes"
@@ -148,7 +148,7 @@ class Machine:
 
     def _finish(self) -> list[Exception]:
         problems: list[Exception] = []
-        with because(str, "the machine is closed: its last work is waited for"):
+        with wait_reason(str, "the machine is closed: its last work is waited for"):
             for context in self.contexts:
                 try:
                     self.driver.device_sync(context.driver_index)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from flambeau.runtime.context import Context
 from flambeau.runtime.streams.stream_order import RecordedTime
-from flambeau.runtime.streams.wait_reason import because
+from flambeau.runtime.streams.wait_reason import wait_reason
 
 if TYPE_CHECKING:
     from flambeau.runtime.streams.accelerator_stream import Stream
@@ -105,7 +105,7 @@ class PendingFrees(Generic[T]):
                 wait.marks.append(use)
             else:
                 key, event = use.handle, self._event(context)
-                with because(str, "memory: it was freed while this stream may use it"):
+                with wait_reason(str, "memory: it was freed while this stream may use it"):
                     context.backing.event_record(event, use.handle)
                 wait.own.append((context, event))
             wait.events.append(event)

@@ -110,7 +110,7 @@ def _state(allocator: CachingAllocator, pool: Pool, size: int, held: _Held) -> l
     )
     if free_blocks:
         share = 1 - largest / sum(block.size for block in free_blocks)
-        request += f" Fragmentation: {share:.0%} of what is free lies outside of the largest hole."
+        request += f" Fragmentation: {share:.0%} of the free memory is outside of the largest free block."
     lines = [request]
     if held.waiting:
         nbytes = sum(block.size for block in held.waiting)

@@ -18,8 +18,8 @@ class _Current(threading.local):
 _current = _Current()
 
 
-class because:
-    """Context manager: events and waits that this thread enqueues inside have the wait reason `text(*arguments)`."""
+class wait_reason:
+    """A context manager that gives events and waits of this thread the wait reason `text(*arguments)`."""
 
     __slots__ = ("_arguments", "_outer", "_text")
 

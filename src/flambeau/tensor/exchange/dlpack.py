@@ -29,7 +29,7 @@ from flambeau.core.meta import Meta
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.streams.stream import Stream
-from flambeau.runtime.streams.wait_reason import because
+from flambeau.runtime.streams.wait_reason import wait_reason
 from flambeau.tensor.arguments.extents import require_backed, require_layout
 from flambeau.tensor.arguments.options import place
 from flambeau.tensor.arguments.public import function, method
@@ -237,7 +237,7 @@ def _order(t: Tensor, stream: Any) -> None:
     consumer = Stream(context.device, stream_ptr=_LEGACY if stream is None else stream)
     producer = stream_of(t)
     if consumer != producer:
-        with because(str, "__dlpack__: the consumer's stream comes after the current one"):
+        with wait_reason(str, "__dlpack__: the consumer's stream comes after the current one"):
             consumer.wait_stream(producer)
 
 
@@ -245,7 +245,7 @@ def _order(t: Tensor, stream: Any) -> None:
 
 
 class _Borrowed:
-    """Another library's struct, which is released with the last tensor over its memory."""
+    """A struct of another library, which is released with the last tensor over its memory."""
 
     __slots__ = ("_address", "_deleter")
 

@@ -15,7 +15,7 @@ from flambeau.core.layout import contiguous_strides, is_contiguous
 from flambeau.core.meta import Meta
 from flambeau.runtime import current, system
 from flambeau.runtime.streams.stream import Stream
-from flambeau.runtime.streams.wait_reason import because
+from flambeau.runtime.streams.wait_reason import wait_reason
 from flambeau.tape.mode import mode
 from flambeau.tensor.arguments.extents import int_of, ints_of, require_backed, require_layout
 from flambeau.tensor.arguments.options import creates, kind_of, place_data
@@ -183,7 +183,7 @@ def _from_interface(obj: Any) -> Tensor:
     if native is not None:
         here, there = current.local.streams[context.index], Stream(context.device, stream_ptr=native)
         if here != there:
-            with because(str, "__cuda_array_interface__: the array's stream comes before its use here"):
+            with wait_reason(str, "__cuda_array_interface__: the array's stream comes before its use here"):
                 here.wait_stream(there)
     meta = Meta.of(shape, strides, kind, context.device)
     ptr = about["data"][0] or 0

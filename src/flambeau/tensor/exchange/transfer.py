@@ -36,7 +36,7 @@ from flambeau.runtime.devices import peers
 from flambeau.runtime.streams import sync_debug
 from flambeau.runtime.streams.accelerator_event import Event
 from flambeau.runtime.streams.accelerator_stream import Stream
-from flambeau.runtime.streams.wait_reason import because
+from flambeau.runtime.streams.wait_reason import wait_reason
 from flambeau.tape.mode import mode, recording
 from flambeau.tensor import dispatch, interception, layouts
 from flambeau.tensor.arguments.extents import require_backed
@@ -253,7 +253,7 @@ def _wait(waiter: Any, for_: Any, why: str) -> None:
     """Make a stream wait for all work enqueued on another."""
     context = for_.context
     event = context.driver.event_create(context.driver_index, False)
-    with because(str, why):
+    with wait_reason(str, why):
         context.driver.event_record(event, for_.handle)
         waiter.context.driver.stream_wait(waiter.handle, event)
     context.driver.event_destroy(event)

@@ -28,7 +28,7 @@ from flambeau.distributed.world import world
 from flambeau.runtime import current
 from flambeau.runtime.generator import Generator
 from flambeau.runtime.streams.stream import Stream
-from flambeau.runtime.streams.wait_reason import because
+from flambeau.runtime.streams.wait_reason import wait_reason
 from flambeau.tensor.functions.creation import empty, zeros
 from flambeau.tensor.functions.joining import stack
 from flambeau.tensor.functions.linalg import linalg_qr
@@ -168,7 +168,7 @@ def _from_start(state: PowerSGDState, bucket: GradBucket, work: Callable[..., No
         future = Future()
     else:
         stream = state.stream(index)
-        with because(str, "PowerSGD: its stream comes after the bucket's gradients"):
+        with wait_reason(str, "PowerSGD: its stream comes after the bucket's gradients"):
             stream.wait_stream(current.stream_at(index))
         with stream:
             work(state, bucket, group)
