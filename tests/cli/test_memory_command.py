@@ -90,6 +90,58 @@ def test_the_picture_holds_each_life_where_it_lies(snapshot: Path) -> None:
 
 
 @needs_chromium
+def test_keys_move_the_page_and_show_pieces(snapshot: Path, tmp_path: Path) -> None:
+    """Check that keys change what wheel and mouse change, and that N and P show each piece."""
+    output = tmp_path / "report.html"
+    main(["memory", str(snapshot), "-o", str(output)])
+    script = """
+      const told = [], press = (key, more = {}) => { const e = new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true, ...more });
+        (more.target || $("timeline")).dispatchEvent(e); return e.defaultPrevented; };
+      const note = () => told.push([...view, rows ? rows.join(":") : "all"].join());
+      note(); press("w"); note(); press("d"); note(); press("a"); press("S"); note(); press("w", { shiftKey: true }); note();
+      press("f"); note();
+      const seen = [], from = () => view[0] <= device.lives.begin[current] && device.lives.begin[current] <= view[1];
+      press("w"); press("w");
+      for (let i = 0; i < device.lives.count; i++) { press("n"); seen.push(from() && tip.style.display === "block" && tip.textContent); }
+      press("n");
+      told.push(device.lives.count, new Set(seen).size, seen.every(text => text && text.includes(".py")), $("spoken").textContent);
+      press("p"); told.push(current, press("Escape"), tip.style.display);
+      told.push(press("w", { ctrlKey: true }), press("s", { target: $("device") }), press("x"), $("timeline").tabIndex, $("curves").tabIndex);
+    """
+    (
+        whole,
+        near,
+        right,
+        far,
+        rows,
+        again,
+        count,
+        pieces_seen,
+        named,
+        spoken,
+        last,
+        handled,
+        hidden,
+        *others,
+    ) = in_browser(output, script)
+    views = [tuple(float(n) for n in text.split(",")[:2]) for text in (whole, near, right, far, rows, again)]
+    length = views[0][1]
+    assert views[0][0] == 0 and views[1] == pytest.approx((0.15 * length, 0.85 * length))
+    assert views[2] == pytest.approx((0.29 * length, 0.99 * length)) and views[3] == pytest.approx(
+        (0.01 * length, 0.99 * length)
+    )
+    assert views[4] == views[3] and not rows.endswith("all") and far.endswith("all") and again == whole
+    assert (
+        count == pieces_seen
+        and int(count) > 3
+        and named == "true"
+        and f"Piece {count} of {count}: " in spoken
+    )
+    assert int(last) == int(count) - 2 and (handled, hidden) == ("true", "none")
+    assert others == ["false", "false", "false", "0", "0"]
+
+
+@needs_chromium
 @pytest.mark.parametrize("width", [1280, 500])
 def test_the_page_draws_in_a_browser(width: int, snapshot: Path, tmp_path: Path) -> None:
     output = tmp_path / "report.html"

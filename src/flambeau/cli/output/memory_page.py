@@ -7,6 +7,7 @@ a million events, so it is worked on in columns, and the page gets columns.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flambeau.cli.output.page_data import progress_and_data
+from flambeau.core.status_line import Meter
 
 _MOST_LIVES = 400_000  # rectangles in the picture; the smallest are omitted, and the page says so
 _MOST_SPANS = 50_000
@@ -109,22 +111,18 @@ class _Events(NamedTuple):
 
 
 def _events(trace: Sequence[dict[str, Any]], stacks: _Stacks) -> _Events:
-    frames = [entry.get("frames") for entry in trace]
-    numbers = {key: stacks.number(found) for key, found in zip(map(id, frames), frames, strict=True)}
-    return _Events(
-        _column([_ACTIONS.get(entry["action"], OTHER) for entry in trace]),
-        _column([entry.get("addr", 0) for entry in trace]),
-        _column([entry.get("size", 0) for entry in trace]),
-        _column([entry["stream"] for entry in trace]),
-        _column([numbers[key] for key in map(id, frames)]),
-    )
-
-
-def _column(numbers: list[int]) -> Array:
+    columns = [array("q") for _ in _Events._fields]
+    action, addr, size, stream, stack = [column.append for column in columns]
     try:
-        return np.array(numbers, np.int64)
+        for entry in Meter("page", len(trace), "events").over(trace):
+            action(_ACTIONS.get(entry["action"], OTHER))
+            addr(entry.get("addr", 0))
+            size(entry.get("size", 0))
+            stream(entry["stream"])
+            stack(stacks.number(entry.get("frames")))
     except OverflowError:
         raise ValueError("a number of the trace has more than 64 bits") from None
+    return _Events(*[np.array(column, np.int64) for column in columns])
 
 
 class _Lifetimes(NamedTuple):
