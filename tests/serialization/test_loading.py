@@ -90,6 +90,9 @@ def test_places_that_are_not_here() -> None:
         torch.load(file)
     for form, text in (
         ("foo", "don't know how to restore data location of torch.storage.UntypedStorage .tagged with foo"),
+        ("xpu:1", "on a XPU device but torch.xpu.is_available"),
+        ("hpu", "The HPU device module is not registered"),
+        ("privateuseone", "The PRIVATEUSEONE device module is not registered"),
     ):
         file.seek(0)
         with pytest.raises(RuntimeError, match=text):

@@ -12,6 +12,11 @@ from flambeau.runtime import system
 from flambeau.tensor.storages import UntypedStorage
 
 _LONGEST = 100  # letters of a place's name
+_ABSENT = {
+    "xpu": "Attempting to deserialize object on a XPU device but torch.xpu.is_available() is False",
+    "hpu": "The HPU device module is not registered",
+    "privateuseone": "The PRIVATEUSEONE device module is not registered",
+}
 Restore = Callable[[UntypedStorage, str], UntypedStorage]
 
 Tagger = Callable[[Any], str | None]
@@ -71,6 +76,12 @@ def default_restore_location(storage: UntypedStorage, location: Any) -> UntypedS
     if len(name) <= _LONGEST and (name == "cuda" or name.startswith("cuda:")):
         found: UntypedStorage = storage.cuda(_check_device(device(name)))
         return found
+    kind = name.partition(":")[0]
+    if kind in _ABSENT:
+        raise RuntimeError(
+            f"{_ABSENT[kind]}. If you are running on a CPU-only machine, please use torch.load with "
+            "map_location=torch.device('cpu') to map your storages to the CPU."
+        )
     raise RuntimeError(
         f"don't know how to restore data location of torch.storage.UntypedStorage (tagged with {brief_text(name)})"
     )
