@@ -140,6 +140,7 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "Future": "flambeau.futures",
     "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",
     "doctor": "flambeau.runtime.devices.doctor", "autocast": "flambeau.amp",
+    "classes": "", "_VF": "",
     "export": "", "nested": "", "masked": "", "signal": "", "torch_version": "",
     "_vmap_internals": "", "_functorch": "", "_guards": "",
     "from_file": "flambeau.tensor.storages", "StorageBase": "flambeau.tensor.storages",

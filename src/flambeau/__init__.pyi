@@ -62,6 +62,7 @@ from flambeau import autograd as autograd
 from flambeau import backends as backends
 from flambeau.tensor.arguments.typing import channels_last as channels_last
 from flambeau.tensor.arguments.typing import channels_last_3d as channels_last_3d
+from flambeau import classes as classes
 from flambeau.amp.autocast_mode import clear_autocast_cache as clear_autocast_cache
 from flambeau.nn.compilation import compile as compile
 from flambeau import compiler as compiler

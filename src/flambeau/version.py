@@ -9,7 +9,7 @@ flambeau = "0.1.0"
 __version__ = f"2.13.0+flambeau{flambeau}"
 cuda = "13.0"  # the CUDA whose driver API is modelled and, on real GPUs, used
 git_version = "unknown"
-hip = None
+hip = rocm = xpu = None
 debug = False
 
 explain_absent_names(globals(), "torch.version")

@@ -20,6 +20,7 @@ from flambeau.autograd.anomaly_mode import (
 from flambeau.autograd.function import Function, once_differentiable
 from flambeau.autograd.grad_mode import (
     enable_grad,
+    enforce_grad_layout_policy,
     inference_mode,
     is_grad_enabled,
     is_inference_mode_enabled,
@@ -106,8 +107,10 @@ for _function in (backward, grad):
 
 
 def __getattr__(name: str) -> Any:
-    if name == "profiler":
-        return _import_module("flambeau.autograd.profiler")
+    if name in ("profiler", "profiler_util"):
+        return _import_module(f"flambeau.autograd.{name}")
+    if name == "_is_checkpoint_valid":
+        return _import_module("flambeau.autograd.variable").Variable._execution_engine.is_checkpoint_valid
     return _import_module("flambeau.autograd.variable").Variable if name == "Variable" else _lacking(name)
 
 

@@ -15,6 +15,7 @@ from flambeau.autograd.variable import Variable as Variable
 from flambeau.autograd import anomaly_mode as anomaly_mode
 from flambeau.autograd.anomaly_mode import detect_anomaly as detect_anomaly
 from flambeau.autograd.grad_mode import enable_grad as enable_grad
+from flambeau.autograd.grad_mode import enforce_grad_layout_policy as enforce_grad_layout_policy
 from flambeau.autograd import forward_ad as forward_ad
 from flambeau.autograd import function as function
 from flambeau.autograd import functional as functional

@@ -163,6 +163,34 @@ class inference_mode(DecoratorContextManager):
         return inference_mode(self.mode)
 
 
+class enforce_grad_layout_policy(DecoratorContextManager):
+    """Set whether a leaf's gradient must have the leaf's layout, immediately and in this thread.
+
+    As a context manager, it restores the former state at the block's end. With False, a gradient that nothing else
+    uses becomes `.grad` as it is, without a copy into the leaf's layout.
+
+    Args:
+        enable: True, the default of programs, or False.
+    """
+
+    def __init__(self, enable: bool = True) -> None:
+        self.mode = enable
+        self.prev, mode.keeps_layout = mode.keeps_layout, enable
+
+    def __call__(self, function: F) -> F:
+        mode.keeps_layout = self.prev  # as a decorator it acts inside the function only
+        return super().__call__(function)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        mode.keeps_layout = self.prev
+
+    def clone(self) -> Any:
+        return enforce_grad_layout_policy(self.mode)
+
+
 class set_multithreading_enabled(DecoratorContextManager):
     """Allow backward passes to use worker threads. Flambeau's run on the calling thread in either mode.
 
@@ -193,5 +221,7 @@ def is_inference_mode_enabled() -> bool:
     return mode.inference
 
 
-for _class in (no_grad, enable_grad, set_grad_enabled, inference_mode, set_multithreading_enabled):
+for _class in (
+    no_grad, enable_grad, enforce_grad_layout_policy, set_grad_enabled, inference_mode, set_multithreading_enabled,
+):  # fmt: skip
     _class.__module__ = __name__

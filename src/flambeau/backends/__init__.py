@@ -13,7 +13,8 @@ from flambeau.backends import cuda, cudnn, mps
 from flambeau.backends.flagged import FlaggedModule
 from flambeau.backends.products import Precision
 
-_LATER = ("cpu", "kleidiai", "mha", "mkl", "mkldnn", "nnpack", "openmp", "opt_einsum", "xnnpack")
+_LATER = ("cpu", "kleidiai", "mha", "mkl", "mkldnn", "nnpack", "openmp", "opt_einsum", "quantized",
+          "xnnpack")  # fmt: skip
 
 __all__ = ["cuda", "cudnn", "mps", *_LATER]
 

@@ -21,6 +21,7 @@ from flambeau.backends import nnpack as nnpack
 from flambeau.backends import openmp as openmp
 from flambeau.backends import opt_einsum as opt_einsum
 from flambeau.backends import products as products
+from flambeau.backends import quantized as quantized
 from flambeau.backends import xnnpack as xnnpack
 
 fp32_precision: Any

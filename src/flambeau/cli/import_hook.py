@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 import flambeau
+from flambeau.core.absent_names import advice_for_module
 from flambeau.core.names import is_inner
 from flambeau.core.torch_alias import alias_spec
 
@@ -43,8 +44,10 @@ class TorchFinder(MetaPathFinder):
         real = f"flambeau.{rest}" if rest else "flambeau"
         spec = alias_spec(fullname, real)
         if spec is None:
+            advice = advice_for_module(fullname)
             raise ModuleNotFoundError(
-                f"No module named {fullname!r}: `torch` is Flambeau in this process, and Flambeau has no {real!r}",
+                f"No module named {fullname!r}: `torch` is Flambeau in this process, and Flambeau has no {real!r}"
+                f"{f'. {advice}.' if advice else ''}",
                 name=fullname,
             )
         return spec

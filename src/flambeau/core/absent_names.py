@@ -17,7 +17,8 @@ _ADVICE = {
     "torch: lobpcg": "Use torch.linalg.eigh",
     "torch|Tensor: nested|to_padded_tensor": "Pad the tensors: torch.nn.utils.rnn.pad_sequence",
     "torch: masked": "Use torch.where with reductions, or a NaN as the mask",
-    "torch: export|package|aot_.*": "Flambeau runs programs eagerly: torch.fx.symbolic_trace makes graphs",
+    "torch: export|aot_.*": "Flambeau runs programs eagerly: torch.fx.symbolic_trace makes graphs",
+    "torch: package": "Save a state_dict with torch.save, and the code as files",
     "torch.*|Tensor: (de)?quantize.*|quantized.*|q_.*|int_repr|qscheme|empty_quantized|per_(tensor|channel)_.*|"
     "fake_quantize.*|intrinsic|qat|quantizable|choose_qparams.*|fused_moving_avg.*|Q.*Storage": "Flambeau has no "
     "quantized tensors",
@@ -34,8 +35,8 @@ _ADVICE = {
     "torch.nn(.functional)?: LinearCrossEntropyOptions": "All logits are computed: leave out `options`",
     "torch(.nn.functional)?: _?scaled_grouped_mm.*": "Call torch.nn.functional.scaled_mm for each group",
     "torch.nn.functional: assert_int_or_pair": "Compare the argument's type yourself",
-    "torch.autograd: enforce_grad_layout_policy": "Gradients keep the layout of their parameters",
-    "torch.autograd: NestedIOFunction": "Use torch.autograd.Function and flatten the arguments",
+    "torch.autograd: NestedIOFunction": "PyTorch's raises when it is called: use "
+    "torch.autograd.Function and flatten the arguments",
     "torch.autograd.graph: region_activation_memory_budget": "Use torch.utils.checkpoint",
     "torch.autograd.graph: set_override_stale_capture_stream": "Leaves take the current stream: delete the call",
     "torch.optim: swap_in_optimizer_params_and_state": "Make a second optimizer and call its load_state_dict",
@@ -45,8 +46,6 @@ _ADVICE = {
     "torch.distributed: record_comm": "flambeau trace and torch.profiler show collectives",
     "torch.backends.cuda: cuFFTPlanCacheAttrContextProp": "Use torch.backends.cuda.cufft_plan_cache",
     "torch.backends.cuda: preferred_rocm_fa_library": "Flambeau has no AMD GPUs",
-    "torch.func: rearrange": "Use Tensor.permute, reshape and expand",
-    "torch.func: debug_unwrap": "Print the tensor",
     "torch.fft: Tensor": "Use torch.Tensor",
     "torch: fork|wait": "Use Python's concurrent.futures",
     "torch(.jit|._C)?: CompilationUnit|Script.*|(Lite|Static|Concrete).*Module.*|.*_ir(_.*)?": "Flambeau has no "
@@ -67,6 +66,39 @@ def advice_for(owner: object, name: str) -> str | None:
         if re.fullmatch(owners, where) and re.fullmatch(names, name):
             return advice
     return None
+
+
+_EAGER = "Flambeau runs Python code eagerly and has no compiler: torch.fx.symbolic_trace makes graphs"
+_SHARDED = "Use DistributedDataParallel or the collectives of torch.distributed"
+# Modules by their names in PyTorch, as a regular expression. The first that matches counts.
+_MODULE_ADVICE = {
+    "torch\\.(_inductor|_dynamo|_export|export|_higher_order_ops|_functorch|_decomp|_refs|_prims.*|_logging|_subclasses|"
+    "_dispatch|_guards|_library|_native|_numpy|_lazy|_strobelight|_meta_registrations|fx)": _EAGER,
+    "torch\\.(utils\\._(sympy|config_module|appending_byte_serializer)|compiler\\._cache)": _EAGER,
+    "torch\\.(ao|quantization|nn\\.(quantized|quantizable|intrinsic|qat)|backends\\._.*)": "Flambeau has no quantized "
+    "tensors: quantize with PyTorch",
+    "torch\\.onnx": "Export with PyTorch: save the weights with torch.save and load them there",
+    "torch\\.distributed\\.(launcher|elastic)": "Start ranks with `flambeau launch`, or torch.multiprocessing.spawn",
+    "torch\\.distributed": _SHARDED,
+    "torch\\.utils\\.data\\.(datapipes|graph.*)": "Use a Dataset or an IterableDataset",
+    "torch\\.utils\\.collect_env": "Run `flambeau doctor`",
+    "torch\\.testing\\._internal": "It tests PyTorch itself: use torch.testing.assert_close",
+    "torch\\.nested": "Pad the tensors: torch.nn.utils.rnn.pad_sequence",
+    "torch\\.nn\\.attention": "Call torch.nn.functional.scaled_dot_product_attention for each sequence",
+    "torch\\.(jit|_sources|_classes)": "Flambeau has no TorchScript compiler: torch.jit.script returns its function",
+    "torch\\.package": "Save a state_dict with torch.save, and the code as files",
+    "torch\\.cuda\\._memory_viz": "Draw a snapshot with `flambeau memory SNAPSHOT`",
+    "torch\\.profiler|torch\\.autograd\\.profiler_legacy": "Use torch.profiler.profile",
+    "torch\\.(sparse|utils)\\._triton.*": "Flambeau does not run Triton kernels",
+    "torch\\._vendor": "Install the package `packaging`",
+}
+
+
+def advice_for_module(name: str) -> str | None:
+    """Return advice on what a program can use in place of a module of PyTorch that Flambeau lacks; None without one."""
+    return next(
+        (advice for pattern, advice in _MODULE_ADVICE.items() if re.match(rf"{pattern}(\.|$)", name)), None
+    )
 
 
 def _public_name(owner: object) -> str:

@@ -2,6 +2,10 @@
 """The names of torch.func."""
 
 
+from flambeau.tensor.tensor import Tensor
+def debug_unwrap(tensor: Tensor, *, recurse: bool=...) -> Tensor:
+    ...
+from flambeau.tensor.tensor import Tensor as Tensor
 from flambeau.func import batching as batching
 from flambeau.func.modules import functional_call as functional_call
 from flambeau.func.modules import functionalize as functionalize
@@ -15,6 +19,8 @@ from flambeau.func.jacobians import jacrev as jacrev
 from flambeau.func.jacobians import jvp as jvp
 from flambeau.func.jacobians import linearize as linearize
 from flambeau.func import modules as modules
+from flambeau.func.rearrangement import rearrange as rearrange
+from flambeau.func import rearrangement as rearrangement
 from flambeau.func.modules import replace_all_batch_norm_modules_ as replace_all_batch_norm_modules_
 from flambeau.func.modules import stack_module_state as stack_module_state
 from flambeau.func.jacobians import vjp as vjp

@@ -17,7 +17,17 @@ _LATER = {
     "DataParallel": "nn.parallel",
     "factory_kwargs": "nn.modules.utils",
 }
-_ROOMS = ("_reduction", "attention", "grad", "init", "modules", "parallel", "parameter", "utils")
+_ROOMS = (
+    "_reduction",
+    "attention",
+    "common_types",
+    "grad",
+    "init",
+    "modules",
+    "parallel",
+    "parameter",
+    "utils",
+)
 __all__ = [*_LATER, *_ROOMS[1:], "functional"]
 _raise_absence = _lacking("torch.nn")
 

@@ -170,6 +170,7 @@ from flambeau.nn.modules.padding import ZeroPad1d as ZeroPad1d
 from flambeau.nn.modules.padding import ZeroPad2d as ZeroPad2d
 from flambeau.nn.modules.padding import ZeroPad3d as ZeroPad3d
 from flambeau.nn import attention as attention
+from flambeau.nn import common_types as common_types
 from flambeau.nn import compilation as compilation
 from flambeau.nn import compile_options as compile_options
 from flambeau.nn import compiler_settings as compiler_settings

@@ -32,6 +32,7 @@ from flambeau.optim import lr_scheduler as lr_scheduler
 from flambeau.optim import muon as muon
 from flambeau.optim import nadam as nadam
 from flambeau.optim import optimizer as optimizer
+from flambeau.optim import optimizer_helpers as optimizer_helpers
 from flambeau.optim import post_local_sgd as post_local_sgd
 from flambeau.optim import radam as radam
 from flambeau.optim import rmsprop as rmsprop

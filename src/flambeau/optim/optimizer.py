@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from copy import deepcopy
 from itertools import chain
 from typing import Any, get_type_hints
@@ -13,9 +13,28 @@ from typing import Any, get_type_hints
 from flambeau.core.brief import brief
 from flambeau.core.dtype import float32
 from flambeau.core.handle import RemovableHandle
+from flambeau.optim.optimizer_helpers import (  # noqa: F401
+    ParamsT,
+    _capturable_doc,
+    _default_to_fused_or_foreach,
+    _device_dtype_check_for_fused,
+    _differentiable_doc,
+    _disable_dynamo_if_unsupported,
+    _foreach_doc,
+    _fused_doc,
+    _get_capturable_supported_devices,
+    _get_scalar_dtype,
+    _get_value,
+    _maximize_doc,
+    _params_doc,
+    _stack_if_compiling,
+    _to_scalar,
+    _view_as_real,
+)
 from flambeau.runtime.hooks import annotations
 from flambeau.tape.mode import recording
 from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.groups import group_by_device_and_dtype
 from flambeau.tensor.tensor import Tensor
 
 Hooks = OrderedDict[int, Callable[..., Any]]
@@ -68,7 +87,7 @@ class Optimizer:
     param_groups: list[dict[str, Any]]
     state: defaultdict[Any, Any]
 
-    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+    def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         self.defaults = defaults
         self._make_hooks()
         if isinstance(params, Tensor):
@@ -132,6 +151,10 @@ class Optimizer:
         """Make the class's `step` run the hooks. Optimizers that wrap another one call this in place of `__init__`."""
         self._zero_grad_profile_name = f"Optimizer.zero_grad#{type(self).__name__}.zero_grad"
         setattr(type(self), "step", self.profile_hook_step(type(self).step))  # noqa: B010
+
+    @staticmethod
+    def _group_tensors_by_device_and_dtype(tensorlistlist: Any, with_indices: bool = False) -> Any:
+        return group_by_device_and_dtype(tensorlistlist, with_indices)
 
     @staticmethod
     def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -353,6 +376,9 @@ def without_recording(step: Callable[..., Any]) -> Callable[..., Any]:
             return step(self, *args, **kwargs)
 
     return quiet_step
+
+
+_use_grad_for_differentiable = without_recording  # PyTorch's name, which other packages import
 
 
 def check_lr(lr: Any, message: str = "Invalid learning rate: {}") -> None:

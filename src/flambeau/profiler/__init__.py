@@ -29,10 +29,14 @@ explain_absent_names(globals(), "torch.profiler")
 
 
 class ProfilerActivity(enum.Enum):
-    """The activities that a profiler can record: calls on the host, work of CUDA devices."""
+    """The activities of PyTorch's profilers. Flambeau records calls on the host and work of CUDA devices."""
 
     CPU = 0
+    XPU = 1
+    MTIA = 4
     CUDA = 2
+    HPU = 3
+    PrivateUse1 = 5
 
 
 class ProfilerAction(enum.Enum):
@@ -168,6 +172,8 @@ class profile:
             self.activities = self.activities | cuda if use_cuda else self.activities - cuda
         if not self.activities & set(ProfilerActivity):
             raise AssertionError("No valid profiler activities found")
+        if not self.activities & {ProfilerActivity.CPU, ProfilerActivity.CUDA}:
+            raise AssertionError("No activities specified for the profiler")
         self._make = lambda: autograd_profiler.profile(
             use_cuda=ProfilerActivity.CUDA in self.activities,
             use_cpu=ProfilerActivity.CPU in self.activities,

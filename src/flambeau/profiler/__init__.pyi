@@ -37,7 +37,11 @@ from flambeau.autograd import profiler as autograd_profiler
 from flambeau.autograd.profiler_list import EventList
 class ProfilerActivity(enum.Enum):
     CPU = 0
+    XPU = 1
+    MTIA = 4
     CUDA = 2
+    HPU = 3
+    PrivateUse1 = 5
 class ProfilerAction(enum.Enum):
     NONE = 0
     WARMUP = 1

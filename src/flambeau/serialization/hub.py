@@ -32,9 +32,12 @@ _FOLDER: dict[str, str] = {}  # "folder" -> that of `set_dir`
 
 def get_dir() -> str:
     """Return the folder of downloaded files: `set_dir`'s, $TORCH_HOME/hub, or ~/.cache/torch/hub."""
+    return _FOLDER.get("folder", os.path.join(_get_torch_home(), "hub"))
+
+
+def _get_torch_home() -> str:
     cache = os.getenv("XDG_CACHE_HOME", "~/.cache")
-    home = os.path.expanduser(os.getenv("TORCH_HOME", os.path.join(cache, "torch")))
-    return _FOLDER.get("folder", os.path.join(home, "hub"))
+    return os.path.expanduser(os.getenv("TORCH_HOME", os.path.join(cache, "torch")))
 
 
 def set_dir(d: str | os.PathLike[str]) -> None:

@@ -20,6 +20,7 @@ class Mode(threading.local):
         anomaly_nodes: Nodes whose gradients are being computed under anomaly detection, innermost last.
         pack_hooks: Stack of (pack, unpack) functions that nodes apply to the tensors that they save.
         engine: The innermost running `BackwardEngine` of this thread; None outside of backward.
+        keeps_layout: True if a leaf's gradient must have the leaf's layout (`enforce_grad_layout_policy`).
         saving_forbidden: The error message if saving tensors is disabled; None if it is allowed.
     """
 
@@ -28,6 +29,7 @@ class Mode(threading.local):
     anomaly = False
     check_nan = True
     engine: Any = None
+    keeps_layout = True
     saving_forbidden: str | None = None
 
     def __init__(self) -> None:

@@ -12,7 +12,11 @@ from typing import Any
 
 from flambeau.core.names import lacking
 
-_LATER = {"assert_close": "flambeau.testing.closeness"}  # it imports all of Flambeau
+_LATER = {  # they import all of Flambeau
+    "assert_allclose": "flambeau.testing.closeness",
+    "assert_close": "flambeau.testing.closeness",
+    "make_tensor": "flambeau.testing.random_tensors",
+}
 _CALLED = ("explore", "ranks")  # likewise
 _absent = lacking("torch.testing")
 

@@ -49,6 +49,30 @@ class _Rules:
         return max(rtol for rtol, _ in found), max(atol for _, atol in found)
 
 
+_LOOSE = {torch.float16: (1e-3, 1e-3), torch.float32: (1e-4, 1e-5), torch.float64: (1e-5, 1e-8)}
+
+
+def assert_allclose(
+    actual: Any,
+    expected: Any,
+    rtol: float | None = None,
+    atol: float | None = None,
+    equal_nan: bool = True,
+    msg: str = "",
+) -> None:
+    """Raise AssertionError if two tensors differ by more than wide tolerances. Deprecated: use `assert_close`."""
+    if not isinstance(actual, torch.Tensor):
+        actual = torch.tensor(actual)
+    if not isinstance(expected, torch.Tensor):
+        expected = torch.tensor(expected, dtype=actual.dtype)
+    if rtol is None and atol is None:
+        found = [_LOOSE.get(each.dtype, (0.0, 0.0)) for each in (actual, expected)]
+        rtol, atol = max(loose[0] for loose in found), max(loose[1] for loose in found)
+    assert_close(
+        actual, expected, rtol=rtol, atol=atol, equal_nan=equal_nan, check_dtype=False, msg=msg or None
+    )
+
+
 def assert_close(
     actual: Any,
     expected: Any,

@@ -11,5 +11,6 @@ from flambeau.utils import flop_counter as flop_counter
 from flambeau.utils import hooks as hooks
 from flambeau.utils import model_zoo as model_zoo
 from flambeau.utils import module_tracker as module_tracker
+from flambeau.utils._swap_tensors import swap_tensors as swap_tensors
 from flambeau.utils import weak as weak
 

@@ -42,6 +42,10 @@ __all__ = [
 ]  # fmt: skip
 
 # Their names in PyTorch, which libraries read.
+_global_backward_hooks, _global_backward_pre_hooks = everywhere.backward, everywhere.backward_pre
+_global_forward_hooks, _global_forward_pre_hooks = everywhere.forward, everywhere.forward_pre
+_global_forward_hooks_with_kwargs = everywhere.forward_with_kwargs
+_global_forward_hooks_always_called = everywhere.forward_always_called
 _global_buffer_registration_hooks = everywhere.of_buffers
 _global_module_registration_hooks = everywhere.of_modules
 _global_parameter_registration_hooks = everywhere.of_parameters

@@ -9,6 +9,7 @@ from typing import Any
 from flambeau.core.layout import contiguous_strides, is_dense
 from flambeau.core.meta import Meta
 from flambeau.runtime.hooks import launch_deferral
+from flambeau.tape.mode import mode
 from flambeau.tape.node import Leaf
 from flambeau.tensor import dispatch, interception
 from flambeau.tensor.tensor import AutogradMeta, Tensor
@@ -57,7 +58,7 @@ _HOLDERS = 3  # references to its storage: `memory`, `counter` and the argument 
 
 
 def _steal_or_copy(grad: Any, meta: Meta, references: int) -> Any:
-    """Return `grad` itself if no other code can see its memory and its layout is the leaf's; otherwise a copy.
+    """Return `grad` itself if no other code can see its memory and its layout may be the leaf's; otherwise a copy.
 
     `holders` is the number of references to it that do not count.
     """
@@ -72,7 +73,7 @@ def _steal_or_copy(grad: Any, meta: Meta, references: int) -> Any:
     wanted = _strides_of_gradient(meta)
     fits = grad.meta.strides == wanted
     unshared = getrefcount(grad) <= _REFERENCES + references and getrefcount(grad.memory) <= _HOLDERS
-    if fits and unshared and grad.history is None:
+    if unshared and grad.history is None and (fits or not mode.keeps_layout):
         return dispatch.show("detach", grad) if interception.count and dispatch.is_shown((grad,)) else grad
     if fits:
         return grad.clone()
