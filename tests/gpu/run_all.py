@@ -43,7 +43,7 @@ from flambeau.core.dtype import from_numpy as dtype_of  # noqa: E402
 from flambeau.core.errors import NotSupportedError  # noqa: E402
 from flambeau.core.memory import array_at  # noqa: E402
 from flambeau.core.meta import Meta  # noqa: E402
-from flambeau.core.random import Policy  # noqa: E402
+from flambeau.core.random import DrawGrid  # noqa: E402
 from flambeau.driver.api import Launch  # noqa: E402
 from flambeau.driver.cuda.driver import CudaDriver  # noqa: E402
 from flambeau.driver.cuda.probe import why_not  # noqa: E402
@@ -268,7 +268,7 @@ def random_numbers() -> int:
     """Each distribution and dtype, 300,000 numbers: the CPU's Philox bits, but for the rounding of log and sin."""
     failed = 0
     properties = flambeau.cuda.get_device_properties(0)
-    policy = Policy(properties.multi_processor_count, properties.max_threads_per_multi_processor)
+    policy = DrawGrid(properties.multi_processor_count, properties.max_threads_per_multi_processor)
     for name, parameters in PARAMETERS.items():
         worst: dict[str, float] = {}
         for kind in table[name].dtypes:

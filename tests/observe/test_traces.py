@@ -21,8 +21,8 @@ from flambeau.observe.tracing import gpu_timing as measured_module
 from flambeau.observe.tracing.gpu_timing import Measured
 from flambeau.observe.tracing.trace import TraceData, TraceSlice, trace_of
 from flambeau.observe.tracing.trace_events import chrome_trace
-from flambeau.observe.tracing.tracer import Tracer
-from flambeau.report.recorder import Recorder
+from flambeau.observe.tracing.tracer import DriverTracer
+from flambeau.report.recorder import ProcessRecorder
 from flambeau.runtime import system
 from flambeau.runtime.streams.wait_reason import reason, wait_reason
 from flambeau.tape import engine
@@ -32,14 +32,14 @@ SCHEDULES = ["earliest", "random:1", "adversarial:2", "pct:3:2"]
 
 
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+def recorder(monkeypatch: pytest.MonkeyPatch) -> ProcessRecorder:
     """Traces each machine that a test opens, as the command line does."""
-    found = Recorder(timeline=True)
+    found = ProcessRecorder(timeline=True)
     monkeypatch.setattr(system, "_watchers", [found])
     return found
 
 
-def traced(recorder: Recorder, program: Callable[[], Any], **machine: Any) -> TraceData:
+def traced(recorder: ProcessRecorder, program: Callable[[], Any], **machine: Any) -> TraceData:
     with torch.virtual(**{"devices": 2, "races": "warn", **machine}):
         program()
     return recorder.traces[-1]
@@ -90,7 +90,7 @@ def two_streams() -> None:
     z.cpu()  # host copies
 
 
-def test_commands_calls_and_arrows_have_their_lines(recorder: Recorder) -> None:
+def test_commands_calls_and_arrows_have_their_lines(recorder: ProcessRecorder) -> None:
     trace = traced(recorder, two_streams)
     ran = {s.name: s for s in on_streams(trace) if s.kind != "wait"}
     assert list(ran) == ["fill", "add", "copy to the host", "mul"]
@@ -130,7 +130,9 @@ def test_commands_calls_and_arrows_have_their_lines(recorder: Recorder) -> None:
     assert [lane.name for lane in trace.lanes] == ["MainThread", "default stream", "side stream 1"]
 
 
-def test_a_stream_stands_still_from_when_it_came_to_a_wait_until_that_is_over(recorder: Recorder) -> None:
+def test_a_stream_stands_still_from_when_it_came_to_a_wait_until_that_is_over(
+    recorder: ProcessRecorder,
+) -> None:
     def program() -> None:
         side = torch.cuda.Stream()
         torch.cuda._sleep(10**6)
@@ -145,7 +147,9 @@ def test_a_stream_stands_still_from_when_it_came_to_a_wait_until_that_is_over(re
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_trace_changes_nothing_and_says_what_the_driver_says(recorder: Recorder, schedule: str) -> None:
+def test_a_trace_changes_nothing_and_says_what_the_driver_says(
+    recorder: ProcessRecorder, schedule: str
+) -> None:
     def run() -> tuple[Any, ...]:
         records: list[Any] = []
         with torch.virtual(devices=2, schedule=schedule) as machine:
@@ -201,7 +205,9 @@ def random_program(chance: random.Random) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_each_wait_of_a_random_program_has_its_arrow(recorder: Recorder, seed: int, schedule: str) -> None:
+def test_each_wait_of_a_random_program_has_its_arrow(
+    recorder: ProcessRecorder, seed: int, schedule: str
+) -> None:
     asked: list[tuple[int, int]] = []
     trace = traced(recorder, lambda: asked.extend(random_program(random.Random(seed))), schedule=schedule)
     lanes = trace.lanes
@@ -217,7 +223,7 @@ def test_each_wait_of_a_random_program_has_its_arrow(recorder: Recorder, seed: i
 
 
 def test_each_wait_that_backward_inserts_has_its_arrow_and_its_name(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    recorder: ProcessRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ordered: list[int] = []
     original = engine.make_stream_wait
@@ -259,7 +265,7 @@ def test_each_wait_that_backward_inserts_has_its_arrow_and_its_name(
     assert len(copies) == 8  # forth and back: two waits for each of two copies
 
 
-def test_memory_is_what_the_allocators_say(recorder: Recorder) -> None:
+def test_memory_is_what_the_allocators_say(recorder: ProcessRecorder) -> None:
     peaks: list[tuple[int, int]] = []
 
     def program() -> None:
@@ -284,7 +290,7 @@ def test_memory_is_what_the_allocators_say(recorder: Recorder) -> None:
 
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
 def test_what_is_reserved_comes_and_goes(
-    recorder: Recorder, settings: str, monkeypatch: pytest.MonkeyPatch
+    recorder: ProcessRecorder, settings: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", settings)
     kept: list[int] = []
@@ -304,7 +310,7 @@ def test_what_is_reserved_comes_and_goes(
     assert names == ({"cuMemMap", "cuMemUnmap"} if settings else {"cudaMalloc", "cudaFree"})
 
 
-def test_giving_memory_back_waits_for_work_that_is_under_way(recorder: Recorder) -> None:
+def test_giving_memory_back_waits_for_work_that_is_under_way(recorder: ProcessRecorder) -> None:
     def program() -> None:
         for waits in (False, True):
             x = torch.empty(30 << 18, device="cuda")
@@ -347,7 +353,7 @@ def test_reasons_end_with_what_they_are_for() -> None:
     assert reason() == ""
 
 
-def test_races_join_the_slices_of_both_accesses(recorder: Recorder) -> None:
+def test_races_join_the_slices_of_both_accesses(recorder: ProcessRecorder) -> None:
     def program() -> None:
         side = torch.cuda.Stream()
         x = torch.ones(1 << 16, device="cuda")
@@ -370,7 +376,7 @@ def test_races_join_the_slices_of_both_accesses(recorder: Recorder) -> None:
     assert trace.checked and not traced(recorder, program, races="off").checked
 
 
-def test_what_raised_gave_nothing(recorder: Recorder) -> None:
+def test_what_raised_gave_nothing(recorder: ProcessRecorder) -> None:
     def program() -> None:
         side = torch.cuda.Stream()
         x = torch.ones(1 << 16, device="cuda")
@@ -387,7 +393,7 @@ def test_what_raised_gave_nothing(recorder: Recorder) -> None:
     assert race[1] is not None and race[2] is None  # its second side never ran
 
 
-def test_a_graphs_commands_belong_to_its_launch(recorder: Recorder) -> None:
+def test_a_graphs_commands_belong_to_its_launch(recorder: ProcessRecorder) -> None:
     def program() -> None:
         x = torch.ones(64, device="cuda")
         side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
@@ -414,7 +420,7 @@ def test_a_graphs_commands_belong_to_its_launch(recorder: Recorder) -> None:
     assert len(lanes) == 2 and all("a graph's stream" in pair for pair in lanes)
 
 
-def test_threads_have_lanes_of_their_own(recorder: Recorder) -> None:
+def test_threads_have_lanes_of_their_own(recorder: ProcessRecorder) -> None:
     def work() -> None:
         with torch.cuda.nvtx.range("in a thread"):
             torch.ones(3, device="cuda:1").add_(1)
@@ -437,7 +443,7 @@ def test_threads_have_lanes_of_their_own(recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_format_is_sound(recorder: Recorder, schedule: str) -> None:
+def test_the_format_is_sound(recorder: ProcessRecorder, schedule: str) -> None:
     def program() -> None:
         two_streams()
         random_program(random.Random(3))
@@ -494,12 +500,12 @@ def test_an_empty_trace_is_one_too(tmp_path: Path) -> None:
 # -- real GPUs: the same times by events -------------------------------------------------------------------
 
 
-def measured(program: Callable[[Tracer], None]) -> tuple[TraceData, list[Any]]:
+def measured(program: Callable[[DriverTracer], None]) -> tuple[TraceData, list[Any]]:
     """A trace by timing events on a virtual machine, and the machine's own account of the same work."""
     driver = VirtualDriver(2)
     records: list[Any] = []
     driver.on_command = records.append
-    tracer = Tracer(driver, driver, [0, 1])
+    tracer = DriverTracer(driver, driver, [0, 1])
     tracer.source = Measured(driver, driver.time_ns)
     program(tracer)
     tracer.device_sync(0)
@@ -509,7 +515,7 @@ def measured(program: Callable[[Tracer], None]) -> tuple[TraceData, list[Any]]:
 
 
 def test_timing_events_give_the_times_of_real_gpus() -> None:
-    def program(driver: Tracer) -> None:
+    def program(driver: DriverTracer) -> None:
         side, page = driver.stream_create(0, 0), driver.host_alloc(1 << 22)
         a, b = driver.mem_alloc(0, 1 << 22), driver.mem_alloc(1, 1 << 22)
         event = driver.event_create(0, False)
@@ -545,7 +551,7 @@ def test_events_of_finished_work_are_taken_up_again(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(measured_module, "_MANY", 8)
     made = []
 
-    def program(driver: Tracer) -> None:
+    def program(driver: DriverTracer) -> None:
         a = driver.mem_alloc(0, 512)
         before = driver.event_create(0, False)
         for _ in range(200):
@@ -560,7 +566,7 @@ def test_events_of_finished_work_are_taken_up_again(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_raises_on_a_real_gpu_is_no_work() -> None:
-    def program(driver: Tracer) -> None:
+    def program(driver: DriverTracer) -> None:
         a = driver.mem_alloc(0, 512)
         driver.fill(a, 0, 512, 1)
         with pytest.raises(RuntimeError):
@@ -591,9 +597,9 @@ def test_a_device_that_failed_leaves_what_is_known() -> None:
     assert [s.name for s in on(trace, "give")] == ["fill", "host function"]
 
 
-def tracing(measures: bool) -> Tracer:
+def tracing(measures: bool) -> DriverTracer:
     driver = VirtualDriver(2)
-    tracer = Tracer(driver, driver, [0, 1])
+    tracer = DriverTracer(driver, driver, [0, 1])
     if measures:
         tracer.source = Measured(driver, driver.time_ns)
     return tracer

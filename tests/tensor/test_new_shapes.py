@@ -17,7 +17,7 @@ import flambeau as torch
 from flambeau.core import meta as metas
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.plan_tree import PlanTree
-from flambeau.core.tracing.symbols import ShapeGraph, Trace
+from flambeau.core.tracing.symbols import PlanTrace, ShapeGraph
 from flambeau.ops.op import table
 from flambeau.tensor import call, structures
 from flambeau.tensor.autograd import autograd_meta
@@ -190,7 +190,7 @@ def test_symbols_compute_as_integers_do() -> None:
 
 
 def test_equal_layouts_of_a_trace_are_one_meta() -> None:
-    trace = Trace(ShapeGraph())
+    trace = PlanTrace(ShapeGraph())
     known = torch.ones(2, 3).meta
     with metas.tracing(trace):
         shape: Any = tuple(trace.inputs("m0.shape", (2, 3), least=0))

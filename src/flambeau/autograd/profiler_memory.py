@@ -12,7 +12,7 @@ from typing import Any
 
 from flambeau.autograd.profiler_events import DeviceType, FunctionEvent, Interval
 from flambeau.runtime import system
-from flambeau.runtime.context import Block, Context
+from flambeau.runtime.context import AllocatedBlock, Context
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,9 @@ class MemoryNotes(list[MemoryNote]):
         self._requested: dict[int, list[MemoryNote]] = {}  # by thread: for its next launch
         self._top_level: list[MemoryNote] = []  # outside of all events
 
-    def note_request(self, time: float, thread: int, context: Context, block: Block, nbytes: int) -> None:
+    def note_request(
+        self, time: float, thread: int, context: Context, block: AllocatedBlock, nbytes: int
+    ) -> None:
         """Record an allocation for the next launch of this thread."""
         self._requested.setdefault(threading.get_ident(), []).append(
             self._allocation(time, thread, context, block, nbytes)
@@ -57,13 +59,13 @@ class MemoryNotes(list[MemoryNote]):
             _add_to_event(event, note)
 
     def note_allocation(
-        self, event: FunctionEvent, time: float, context: Context, block: Block, nbytes: int
+        self, event: FunctionEvent, time: float, context: Context, block: AllocatedBlock, nbytes: int
     ) -> None:
         """Record an allocation of an event."""
         _add_to_event(event, self._allocation(time, event.thread, context, block, nbytes))
 
     def note_free(
-        self, event: FunctionEvent | None, time: float, thread: int, context: Context, block: Block
+        self, event: FunctionEvent | None, time: float, thread: int, context: Context, block: AllocatedBlock
     ) -> None:
         """Record a free, inside an event or outside of all events. Takes no lock, because destructors call it."""
         nbytes = self._sizes.pop(block.ptr, 0) if context is system.host else block.size
@@ -86,7 +88,7 @@ class MemoryNotes(list[MemoryNote]):
         return found
 
     def _allocation(
-        self, time: float, thread: int, context: Context, block: Block, nbytes: int
+        self, time: float, thread: int, context: Context, block: AllocatedBlock, nbytes: int
     ) -> MemoryNote:
         if context is system.host:
             self._sizes[block.ptr] = nbytes

@@ -17,7 +17,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import AUTOCAST, Driver, Executable
 from flambeau.observe.tracing.driver_calls import Request
 from flambeau.runtime import current, system
-from flambeau.runtime.context import Block, Context
+from flambeau.runtime.context import AllocatedBlock, Context
 from flambeau.runtime.hooks import annotations, launch_hooks, memory_hooks
 
 _NAMES = {
@@ -175,7 +175,7 @@ class ProfileRecorder:
             self._close(self._stack())
 
     # -- memory ---------------------------------------------------------------------------------------
-    def on_allocate(self, context: Context, block: Block, nbytes: int, to_launch: bool) -> None:
+    def on_allocate(self, context: Context, block: AllocatedBlock, nbytes: int, to_launch: bool) -> None:
         assert self.memory is not None
         if to_launch:
             self.memory.note_request(self._now(), self._thread(), context, block, nbytes)
@@ -184,7 +184,7 @@ class ProfileRecorder:
         self.memory.note_allocation(event, self._now(), context, block, nbytes)
         self._close(self._stack())
 
-    def on_free(self, context: Context, block: Block) -> None:
+    def on_free(self, context: Context, block: AllocatedBlock) -> None:
         assert self.memory is not None
         stack = self._stack()
         self.memory.note_free(stack[-1] if stack else None, self._now(), self._thread(), context, block)

@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     import_hook.install()
     processes = processes_so_far()
     with Stopping(signal.SIGINT, signal.SIGTERM) as stopping:
-        watch = _Watch(Progress(sys.stderr, options.schedules, options.time))
+        watch = _Callbacks(Progress(sys.stderr, options.schedules, options.time))
         try:
             _check_devices(options)
             explore(
@@ -127,7 +127,7 @@ def run(options: argparse.Namespace) -> int:
         return status or failed
 
 
-class _Watch:
+class _Callbacks:
     """The callbacks of an exploration: they show its progress, and the first race and failure."""
 
     def __init__(self, progress: Progress) -> None:

@@ -16,7 +16,7 @@ from flambeau.core.files import replace_file
 from flambeau.core.status_line import Meter
 from flambeau.runtime.memory.allocator_config import Policy, from_environment, policy_of
 from flambeau.runtime.memory.statistics import format_size
-from flambeau.runtime.memory_reports.replay import Outcome, events_of, play
+from flambeau.runtime.memory_reports.replay import ReplayResult, events_of, play
 
 _UNLIMITED = 1 << 62
 _UNITS = {
@@ -180,7 +180,7 @@ def size_of(text: str) -> int:
     return int(size)
 
 
-def _describe_outcome(outcome: Outcome) -> str:
+def _describe_outcome(outcome: ReplayResult) -> str:
     """Return the lines that describe the outcome of one replay."""
     lines = [
         f"  {_name(outcome.policy)}",
@@ -203,7 +203,7 @@ def _name(policy: Policy) -> str:
     return policy.text or "the default settings"
 
 
-def _waste(outcome: Outcome) -> str:
+def _waste(outcome: ReplayResult) -> str:
     if not outcome.peak_allocated:
         return "nothing"
     return f"{outcome.peak_reserved / outcome.peak_allocated:.3f} times that"

@@ -33,7 +33,7 @@ from flambeau.observe import handovers
 from flambeau.observe.reports import Edit
 from flambeau.report.document import Document, has_failed, races_of, run_document
 from flambeau.report.processes import ChildReports
-from flambeau.report.recorder import Recorder
+from flambeau.report.recorder import ProcessRecorder
 from flambeau.runtime import system
 from flambeau.runtime.devices import blas_threads, configuration
 
@@ -143,7 +143,7 @@ def run(options: argparse.Namespace) -> int:
     _set_environment(options)
     import_hook.install()
     _write_whole_lines()
-    recorder = Recorder(timeline=bool(options.trace or options.picture))
+    recorder = ProcessRecorder(timeline=bool(options.trace or options.picture))
     system.watch(recorder)
     children, here = ChildReports(), os.getpid()
     try:
@@ -176,7 +176,7 @@ def _code_of(options: argparse.Namespace) -> str | None:
     return sys.stdin.read() if options.program == "-" and not options.module else None
 
 
-def _run_program(options: argparse.Namespace, recorder: Recorder, code: str | None) -> int:
+def _run_program(options: argparse.Namespace, recorder: ProcessRecorder, code: str | None) -> int:
     """Run the program to its end and close its machines. Returns the exit status that the program determines.
 
     SIGTERM ends it as `sys.exit` does, so that its report is written; a launcher ends its ranks immediately.
@@ -339,7 +339,7 @@ def _status_of_error(error: BaseException) -> int:
     return RACE_STATUS if isinstance(error, RaceError) else 1
 
 
-def _status_of_replay(options: argparse.Namespace, recorder: Recorder) -> int:
+def _status_of_replay(options: argparse.Namespace, recorder: ProcessRecorder) -> int:
     """Return 1, with a message on stderr, if the program ended before the replayed token did; otherwise 0."""
     problems = [machine.unplayed for machine in recorder.machines if machine.unplayed]
     for problem in problems:
@@ -417,7 +417,7 @@ def _end_program(outer: ModuleType) -> None:
         sys.stdout.flush()
 
 
-def _write_reports(options: argparse.Namespace, recorder: Recorder, document: Document) -> int:
+def _write_reports(options: argparse.Namespace, recorder: ProcessRecorder, document: Document) -> int:
     """Write the requested files. Returns the exit status, which is an error if one could not be written."""
     drawn, failed = _draw_timelines(options, recorder) if options.trace or options.picture else ([], 0)
     document["exit_status"] = document["exit_status"] or failed
@@ -430,7 +430,7 @@ def _write_reports(options: argparse.Namespace, recorder: Recorder, document: Do
     return status
 
 
-def _draw_timelines(options: argparse.Namespace, recorder: Recorder) -> tuple[list[Path], int]:
+def _draw_timelines(options: argparse.Namespace, recorder: ProcessRecorder) -> tuple[list[Path], int]:
     """Draw the requested timelines. Returns the files written, and 1 if one could not be written."""
     timelines = import_module("flambeau.cli.output.timelines")  # few runs need it
     return write_files(

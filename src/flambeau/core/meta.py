@@ -29,7 +29,7 @@ from flambeau.core.layout import (
     numel,
     span,
 )
-from flambeau.core.tracing.symbols import Trace, is_symbol
+from flambeau.core.tracing.symbols import PlanTrace, is_symbol
 
 DType: TypeAlias = dtype  # inside `Meta` the plain names are its fields
 Device: TypeAlias = device
@@ -56,7 +56,9 @@ _limit = _FEWEST  # entries at which those of deleted metas are removed
 _KEPT = 256  # the latest metas kept, because programs create tensors of few layouts
 _latest: deque[Meta] = deque(maxlen=_KEPT)
 _kinds: dict[tuple[DType, Device, int, bool], MetaKind] = {}
-_trace: Trace | None = None  # the running trace: see Note [Plans of a structure] in core/tracing/symbols.py
+_trace: PlanTrace | None = (
+    None  # the running trace: see Note [Plans of a structure] in core/tracing/symbols.py
+)
 
 
 class Meta:
@@ -227,7 +229,7 @@ def intern(shape: tuple[int, ...], strides: tuple[int, ...], kind: MetaKind, num
 
 
 @contextmanager
-def tracing(trace: Trace) -> Iterator[None]:
+def tracing(trace: PlanTrace) -> Iterator[None]:
     """Let metas contain symbols inside the block. See Note [Plans of a structure] in core/tracing/symbols.py."""
     global _trace
     _trace = trace
@@ -242,7 +244,7 @@ def _has_symbols(*numbers: Sequence[Any]) -> bool:
 
 
 def _make_traced(
-    trace: Trace, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device
+    trace: PlanTrace, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device
 ) -> Meta:
     """Return the meta of a trace with these numbers; equal nodes give one object."""
     key = (trace.names(shape), trace.names(strides), dtype, device)

@@ -2,7 +2,7 @@
 
 - `MersenneTwister`: MT19937, seeded by Knuth's rule from the seed's low 32 bits: PyTorch's CPU generator.
 - `philox`: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), counter-based:
-  the generator of CUDA devices. `Policy` is PyTorch's rule of which thread's which draw an element gets.
+  the generator of CUDA devices. `DrawGrid` is PyTorch's rule of which thread's which draw an element gets.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class MersenneTwister:
         }
 
 
-class Policy(Record):
+class DrawGrid(Record):
     """The assignment of draws in PyTorch's CUDA kernels: a grid of threads, each with its own Philox subsequence.
 
     Thread t takes elements t, t + T, t + 2T, ... (T threads in all), `per_draw` of them from each draw of four
@@ -105,7 +105,7 @@ class Policy(Record):
             yield turn * threads * per_draw, philox(seed, offset // 4 + turn, threads)
 
 
-PORTABLE = Policy(108, 2048)
+PORTABLE = DrawGrid(108, 2048)
 """An A100's grid. With it every GPU model draws the same numbers."""
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)

@@ -12,7 +12,7 @@ from flambeau.tensor.tensor import Tensor
 __all__ = ["elementwise"]
 
 
-class Elementwise:
+class ElementwiseKernel:
     """A kernel of the user's: see `elementwise`. `text` is its expression, `names` are its operands'."""
 
     def __init__(self, text: str, name: str, differentiable: bool) -> None:
@@ -80,7 +80,7 @@ class Elementwise:
         return f"elementwise({self.text!r})"
 
 
-def elementwise(text: str, *, name: str = "elementwise", differentiable: bool = False) -> Elementwise:
+def elementwise(text: str, *, name: str = "elementwise", differentiable: bool = False) -> ElementwiseKernel:
     """Return a function of tensors that computes an expression for each element, in one kernel.
 
         fused = torch.cuda.elementwise("x * y + z")
@@ -105,4 +105,4 @@ def elementwise(text: str, *, name: str = "elementwise", differentiable: bool = 
         NotImplementedError: If a function does not take the dtype, with the place.
         RuntimeError: For shapes or devices that do not go together.
     """
-    return Elementwise(text, name, differentiable)
+    return ElementwiseKernel(text, name, differentiable)

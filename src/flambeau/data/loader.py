@@ -18,7 +18,7 @@ from flambeau.data.fetch import _DatasetKind, kind_of
 from flambeau.data.pin import Pinner, pin_memory
 from flambeau.data.pool import Pool
 from flambeau.data.sampler import BatchSampler, RandomSampler, SequentialSampler, drawn_seed
-from flambeau.data.worker import Ended, Orders, Restart, Task
+from flambeau.data.worker import Ended, Restart, Task, WorkerSetup
 from flambeau.runtime import current, system
 from flambeau.runtime.generator import Generator
 
@@ -325,7 +325,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
         super().__init__(loader)
         self._count = loader.num_workers
         self._ahead = max(1, loader.prefetch_factor or 1)
-        orders = Orders(
+        orders = WorkerSetup(
             loader._dataset_kind, loader.dataset, self._batches, loader.collate_fn, loader.drop_last,
             loader.worker_init_fn, self._base_seed, self._count,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 from flambeau.core.host.long_waits import LongWait
 from flambeau.core.host.process_state import describe_processes
 from flambeau.data.channel import Channel
-from flambeau.data.worker import Orders, run_worker
+from flambeau.data.worker import WorkerSetup, run_worker
 
 _PATIENCE = 5.0  # seconds within which a worker must end before it is terminated
 
@@ -24,7 +24,7 @@ class Pool:
     cannot hold a lock.
     """
 
-    def __init__(self, context: Any, orders: Orders) -> None:
+    def __init__(self, context: Any, orders: WorkerSetup) -> None:
         self._pid = os.getpid()
         self._channels: list[Channel] = []
         self._processes: list[Any] = []
@@ -35,7 +35,7 @@ class Pool:
             self.stop()
             raise
 
-    def _start(self, context: Any, number: int, orders: Orders) -> None:
+    def _start(self, context: Any, number: int, orders: WorkerSetup) -> None:
         ours, theirs = (Channel(end) for end in context.Pipe(duplex=True))
         self._channels.append(ours)
         forks = context.get_start_method() == "fork"

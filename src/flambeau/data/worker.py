@@ -51,7 +51,7 @@ def get_worker_info() -> WorkerInfo | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class WorkerSetup:
     """The instructions with which a worker starts."""
 
     kind: int
@@ -84,7 +84,7 @@ class Ended:
     worker: int
 
 
-def run_worker(channel: Channel, number: int, orders: Orders, inherited: Sequence[Channel]) -> None:
+def run_worker(channel: Channel, number: int, orders: WorkerSetup, inherited: Sequence[Channel]) -> None:
     """Run a worker until its end. `inherited` are other workers' channels, which a fork has copied."""
     for other in inherited:
         other.close()
@@ -111,7 +111,7 @@ def _incoming(channel: Channel) -> SimpleQueue[Any]:
     return tasks
 
 
-def _serve(channel: Channel, number: int, orders: Orders, tasks: SimpleQueue[Any]) -> None:
+def _serve(channel: Channel, number: int, orders: WorkerSetup, tasks: SimpleQueue[Any]) -> None:
     where = f"in DataLoader worker process {number}"
     problem = _set_up(number, orders, where)
     fetcher: Fetcher | None = None
@@ -136,7 +136,7 @@ def _serve(channel: Channel, number: int, orders: Orders, tasks: SimpleQueue[Any
         _send(channel, task.index, result, where)
 
 
-def _set_up(number: int, orders: Orders, where: str) -> ExceptionWrapper | None:
+def _set_up(number: int, orders: WorkerSetup, where: str) -> ExceptionWrapper | None:
     """Seed the generators of Python, NumPy and Flambeau, differently in each worker. Returns the error of the user's
     function.
     """

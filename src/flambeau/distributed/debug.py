@@ -14,13 +14,13 @@ from flambeau.core.callsite import caller, place
 from flambeau.distributed.backends import processes
 from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.errors import DistBackendError
-from flambeau.distributed.names import Numbers
+from flambeau.distributed.names import NamedNumber
 from flambeau.distributed.stores.store import await_keys
 from flambeau.driver.api import Collective
 from flambeau.driver.meetings import PAIRED, common_arguments, describe
 
 
-class DebugLevel(Numbers):
+class DebugLevel(NamedNumber):
     """The level of checks of `torch.distributed`: OFF, INFO or DETAIL."""
 
     OFF = 0

@@ -13,7 +13,7 @@ from flambeau.distributed.names import Backend
 from flambeau.distributed.world import NON_GROUP_MEMBER, ProcessGroup, world
 
 
-class _Current(type):
+class _GroupNamespace(type):
     """The namespace `group`: `group.WORLD` is the calling rank's group of all ranks, None before
     `init_process_group`.
     """
@@ -27,11 +27,11 @@ class _Current(type):
         world().default = group
 
 
-class group(metaclass=_Current):
+class group(metaclass=_GroupNamespace):
     """A namespace: `group.WORLD` is the group of all ranks."""
 
 
-class GroupMember(metaclass=_Current):
+class GroupMember(metaclass=_GroupNamespace):
     """The namespace of `WORLD` and of `NON_GROUP_MEMBER`, which `new_group` returns to ranks outside of the group."""
 
     NON_GROUP_MEMBER = NON_GROUP_MEMBER

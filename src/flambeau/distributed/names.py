@@ -33,14 +33,14 @@ class Backend(str):
         return super().__new__(cls, name.lower())
 
 
-class Numbers(enum.IntEnum):
+class NamedNumber(enum.IntEnum):
     """Integers that print as names, like PyTorch's enumerations: `RedOpType.SUM`."""
 
     def __str__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
 
 
-class BackendType(Numbers):
+class BackendType(NamedNumber):
     """PyTorch's numbers of backends."""
 
     UNDEFINED = 0

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flambeau.distributed.errors import DistError
-from flambeau.distributed.launching.agent import Agent, Plan
+from flambeau.distributed.launching.agent import Agent, LaunchPlan
 from flambeau.distributed.launching.cluster_environment import TaskPlacement, detect_placement
 from flambeau.distributed.launching.launch_options import get_args_parser
 from flambeau.distributed.launching.workers import Streams, stream_bits
@@ -79,7 +79,7 @@ def run(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def plan_of(args: argparse.Namespace, folder: Path, prog: str, runner: Sequence[str] = ()) -> Plan:
+def plan_of(args: argparse.Namespace, folder: Path, prog: str, runner: Sequence[str] = ()) -> LaunchPlan:
     """Return the plan of the arguments, completed by a scheduler's environment."""
     _check(args)
     placement = detect_placement(os.environ)
@@ -97,7 +97,7 @@ def plan_of(args: argparse.Namespace, folder: Path, prog: str, runner: Sequence[
     nproc = determine_local_world_size(args.nproc_per_node)
     command, arguments = _command(args, runner)
     filtered = args.local_ranks_filter
-    return Plan(
+    return LaunchPlan(
         prog=prog, command=command, arguments=arguments, local_rank_argument=not getattr(args, "use_env", True),
         nproc=nproc, nodes=nodes, node_rank=node_rank, host=host, port=port, serves=serves, run_id=args.rdzv_id,
         role=args.role, max_restarts=args.max_restarts, interval=args.monitor_interval,

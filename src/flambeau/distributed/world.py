@@ -252,14 +252,14 @@ class World:
             self.hashed.clear()
 
 
-class Local(threading.local):
+class ThreadWorld(threading.local):
     """The thread-local world of a rank that is a thread."""
 
     world: World | None = None
 
 
 process = World(os.environ)
-local = Local()
+local = ThreadWorld()
 
 
 def world() -> World:

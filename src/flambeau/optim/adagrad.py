@@ -7,14 +7,14 @@ from typing import Any
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import DecayOptions
-from flambeau.optim.elementwise import Elementwise, fill_like
+from flambeau.optim.elementwise import ElementwiseOptimizer, fill_like
 from flambeau.optim.optimizer import check_least, check_lr, with_values
 from flambeau.tensor.tensor import Tensor
 
 Group = dict[str, Any]
 
 
-class Adagrad(Elementwise):
+class Adagrad(ElementwiseOptimizer):
     """An optimizer that divides each gradient by the root of the sum of all its past squares.
 
     Args:

@@ -7,14 +7,14 @@ from typing import Any
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import AdamOptions
-from flambeau.optim.elementwise import Elementwise, zeros
+from flambeau.optim.elementwise import ElementwiseOptimizer, zeros
 from flambeau.optim.optimizer import check_betas, check_least, check_lr
 from flambeau.tensor.tensor import Tensor
 
 Group = dict[str, Any]
 
 
-class Adam(Elementwise):
+class Adam(ElementwiseOptimizer):
     """The optimizer Adam: averages of the gradient and of its square, with bias correction.
 
     Args:

@@ -7,14 +7,14 @@ from typing import Any
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import DecayOptions
-from flambeau.optim.elementwise import Elementwise, zeros
+from flambeau.optim.elementwise import ElementwiseOptimizer, zeros
 from flambeau.optim.optimizer import check_betas, check_least, check_lr
 from flambeau.tensor.tensor import Tensor
 
 Group = dict[str, Any]
 
 
-class Adamax(Elementwise):
+class Adamax(ElementwiseOptimizer):
     """The optimizer Adamax: Adam with the largest gradient so far in place of the average of squares.
 
     Args:

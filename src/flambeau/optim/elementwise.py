@@ -1,4 +1,4 @@
-"""`Elementwise`: an optimizer whose formula is elementwise, so that one launch updates all parameters.
+"""`ElementwiseOptimizer`: an optimizer whose formula is elementwise, so that one launch updates all parameters.
 
 A rule consists of a formula (`ops/multi_tensor/optimizer.py`), the states of each parameter, the counters (numbers,
 such as the step), and the scalars of a step. Parameters with equal scalars are updated together. With `differentiable`
@@ -67,7 +67,7 @@ def _extreme(of_two: Callable[..., Any], bounded: Callable[..., Any], a: Any, b:
     return bounded(a, b) if isinstance(a, Tensor) else bounded(b, a)
 
 
-class Elementwise(Optimizer):
+class ElementwiseOptimizer(Optimizer):
     """The base of optimizers with an elementwise formula.
 
     A subclass defines its operator, states, counters, scalars and options.

@@ -127,7 +127,7 @@ class Optimizer:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of all parameters; with `set_to_none=False` fill them with zeros."""
         if annotations.has_subscribers():
-            with _Shown(self, "zero_grad"):
+            with _StepRange(self, "zero_grad"):
                 self._zero_grad(set_to_none)
         else:
             self._zero_grad(set_to_none)
@@ -172,7 +172,7 @@ class Optimizer:
                 )  # an optimizer that wraps another one, whose `__init__` was never called
             if not annotations.has_subscribers():
                 return run(*args, **kwargs)
-            with _Shown(args[0], "step"):
+            with _StepRange(args[0], "step"):
                 return run(*args, **kwargs)
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -341,7 +341,7 @@ class Optimizer:
         return _register_hook(self._optimizer_load_state_dict_post_hooks, hook, prepend)
 
 
-class _Shown:
+class _StepRange:
     """A range of profiles and traces for an optimizer's step: "Optimizer.step#SGD.step"."""
 
     def __init__(self, optimizer: Optimizer, what: str) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import RMSpropOptions
-from flambeau.optim.elementwise import Elementwise, zeros
+from flambeau.optim.elementwise import ElementwiseOptimizer, zeros
 from flambeau.optim.optimizer import check_least, check_lr
 from flambeau.tensor.tensor import Tensor
 
 Group = dict[str, Any]
 
 
-class RMSprop(Elementwise):
+class RMSprop(ElementwiseOptimizer):
     """An optimizer that divides each gradient by the root of the average of its squares.
 
     Args:

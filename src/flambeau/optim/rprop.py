@@ -7,14 +7,14 @@ from typing import Any
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import RpropOptions
-from flambeau.optim.elementwise import Elementwise, fill_like, zeros
+from flambeau.optim.elementwise import ElementwiseOptimizer, fill_like, zeros
 from flambeau.optim.optimizer import check_lr
 from flambeau.tensor.tensor import Tensor
 
 Group = dict[str, Any]
 
 
-class Rprop(Elementwise):
+class Rprop(ElementwiseOptimizer):
     """The optimizer Rprop, which uses only the signs of gradients. A step grows while the sign stays.
 
     Args:

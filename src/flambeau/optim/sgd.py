@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import SGDOptions
-from flambeau.optim.elementwise import Elementwise, zeros
+from flambeau.optim.elementwise import ElementwiseOptimizer, zeros
 from flambeau.tensor.tensor import Tensor
 
 Group = dict[str, Any]
 
 
-class SGD(Elementwise):
+class SGD(ElementwiseOptimizer):
     """The optimizer SGD, stochastic gradient descent.
 
     Args:

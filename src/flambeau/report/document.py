@@ -11,7 +11,7 @@ from typing import Any
 from flambeau import version
 from flambeau.core.files import replace_file
 from flambeau.report.processes import name_of
-from flambeau.report.recorder import Recorder, machine_fields
+from flambeau.report.recorder import ProcessRecorder, machine_fields
 
 SCHEMA_VERSION = 1
 
@@ -19,7 +19,7 @@ Document = dict[str, Any]
 """A report as `schema.json` describes it."""
 
 
-def run_document(recorder: Recorder, processes: list[Document], status: int) -> Document:
+def run_document(recorder: ProcessRecorder, processes: list[Document], status: int) -> Document:
     """Return the report of a program: its machines, and the processes that it started."""
     machines = [machine_fields(machine) for machine in recorder.machines]
     return {**head("run", status), "machines": machines, "processes": processes}

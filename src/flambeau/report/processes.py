@@ -26,7 +26,7 @@ from typing import Any
 
 from flambeau.core.files import replace_file
 from flambeau.observe.reports import Certificate
-from flambeau.report.recorder import MachineReport, Recorder, machine_fields
+from flambeau.report.recorder import MachineReport, ProcessRecorder, machine_fields
 from flambeau.runtime import system
 from flambeau.runtime.devices.machine import Machine
 
@@ -43,7 +43,7 @@ class ProcessReport:
 
     def _begin(self) -> None:
         self._lock = threading.RLock()
-        self._recorder = Recorder()
+        self._recorder = ProcessRecorder()
         self._open: list[Machine] = []
         self._next = 1  # after so many races the file is written
 

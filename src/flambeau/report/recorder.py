@@ -1,4 +1,4 @@
-"""`Recorder`: the record of a process's machines, and its form as JSON."""
+"""`ProcessRecorder`: the record of a process's machines, and its form as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flambeau.core.callsite import file_of, line_of, place, source
 from flambeau.observe.reports import Certificate, Race, RaceAccess
 from flambeau.observe.tracing.range_recorder import RangeRecorder
 from flambeau.observe.tracing.trace import TraceData, trace_of
-from flambeau.observe.tracing.tracer import Tracer
+from flambeau.observe.tracing.tracer import DriverTracer
 from flambeau.runtime.devices.machine import Machine
 from flambeau.runtime.hooks import annotations
 from flambeau.runtime.memory import statistics
@@ -48,13 +48,13 @@ class MachineReport:
 
 
 @dataclass
-class Recorder:
+class ProcessRecorder:
     """A recorder of every machine that a process opens (`system.watch`)."""
 
     timeline: bool = False
     machines: list[MachineReport] = field(default_factory=list)
     traces: list[TraceData] = field(default_factory=list)
-    _traced: dict[Machine, tuple[Tracer, RangeRecorder]] = field(default_factory=dict)
+    _traced: dict[Machine, tuple[DriverTracer, RangeRecorder]] = field(default_factory=dict)
 
     @property
     def races(self) -> list[Race]:
@@ -67,7 +67,7 @@ class Recorder:
 
     def before_open(self, machine: Machine) -> None:
         if self.timeline:
-            tracer = Tracer(machine.driver, machine.bare, machine.visible, wait_reason.reason)
+            tracer = DriverTracer(machine.driver, machine.bare, machine.visible, wait_reason.reason)
             ranges = RangeRecorder(tracer.source.clock)
             machine.driver, self._traced[machine] = tracer, (tracer, ranges)
             annotations.subscribe(ranges)

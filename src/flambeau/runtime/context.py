@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flambeau.runtime.streams.stream import Stream
 
 
-class Block(Protocol):
+class AllocatedBlock(Protocol):
     """A piece of memory that an allocator allocated."""
 
     ptr: int
@@ -25,8 +25,8 @@ class Block(Protocol):
 class Allocator(Protocol):
     """The protocol by which a storage uses an allocator. Any thread may call `free` at any time, from a destructor."""
 
-    def allocate(self, nbytes: int, stream: Stream, /) -> Block: ...
-    def allocate_output(self, nbytes: int, stream: Stream, /) -> Block:
+    def allocate(self, nbytes: int, stream: Stream, /) -> AllocatedBlock: ...
+    def allocate_output(self, nbytes: int, stream: Stream, /) -> AllocatedBlock:
         """Allocate a block for the next launch, which overwrites all of it."""
 
     def free(self, block: Any, /) -> None:
@@ -118,15 +118,15 @@ class _ClosedAllocator:
     def __init__(self, why: str) -> None:
         self._why = why
 
-    def allocate(self, nbytes: int, stream: Stream) -> Block:
+    def allocate(self, nbytes: int, stream: Stream) -> AllocatedBlock:
         raise RuntimeError(self._why)
 
     allocate_output = allocate
 
-    def record_stream(self, block: Block, stream: Stream) -> None:
+    def record_stream(self, block: AllocatedBlock, stream: Stream) -> None:
         raise RuntimeError(self._why)
 
-    def share(self, block: Block) -> None:
+    def share(self, block: AllocatedBlock) -> None:
         pass
 
     def stream_created(self) -> None:
@@ -135,5 +135,5 @@ class _ClosedAllocator:
     def stream_destroyed(self, handle: int) -> None:
         pass
 
-    def free(self, block: Block) -> None:
+    def free(self, block: AllocatedBlock) -> None:
         pass

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 from flambeau.core.device import device
 from flambeau.driver.api import HostMemory
 from flambeau.runtime import system
-from flambeau.runtime.context import Block, Context
+from flambeau.runtime.context import AllocatedBlock, Context
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.runtime.memory.pinned import PinnedBlock
 from flambeau.tape.mode import mode, shared_mode
@@ -27,7 +27,7 @@ class Storage:
         ptr: int,
         nbytes: int,
         context: Context,
-        block: Block | None,
+        block: AllocatedBlock | None,
         owner: object = None,
         pinned: bool = False,
     ) -> None:
@@ -100,7 +100,7 @@ class DeferredStorage(Storage):
             return getattr(self, name)
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
-    def receive(self, block: Block) -> None:
+    def receive(self, block: AllocatedBlock) -> None:
         """Take the memory that the launch writes."""
         self.block = block
         self.ptr = block.ptr

@@ -8,7 +8,7 @@ from flambeau.core.device import device
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.core.names import absence
-from flambeau.runtime.context import Block, Context
+from flambeau.runtime.context import AllocatedBlock, Context
 from flambeau.tape.mode import shared_mode
 from flambeau.tape.node import Node
 from flambeau.tensor.storage import DeferredStorage, Storage, first_version, is_pending
@@ -198,7 +198,7 @@ def make_view(t: Tensor, meta: Meta, offset: int = 0) -> Tensor:
     return self
 
 
-def make_in(block: Block, meta: Meta, context: Context) -> Tensor:
+def make_in(block: AllocatedBlock, meta: Meta, context: Context) -> Tensor:
     """Return a tensor alone in an allocator's block: `make` and `Storage` written out, for results of operators."""
     memory = new_object(Storage)
     memory.ptr = ptr = block.ptr

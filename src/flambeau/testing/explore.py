@@ -21,7 +21,7 @@ from flambeau.testing.answers import Answers
 from flambeau.testing.exploration import Exploration
 from flambeau.testing.failures import Failure
 from flambeau.testing.orders import Orders
-from flambeau.testing.runs import Plan, Runs
+from flambeau.testing.runs import ExplorationPlan, Runs
 
 POLICIES = ("exhaustive", "random", "pct:1", "pct:2", "pct:3", "adversarial")
 
@@ -71,7 +71,7 @@ def explore(
         raise ValueError("schedules and seconds are None: nothing would end the exploration")
     with _quiet_collector(), _same_seeds() as reseed:
         watch = watch or (lambda found, failure: None)
-        plan = Plan(
+        plan = ExplorationPlan(
             function, devices, profile, schedules, seconds, stop, check, shrink, replay, watch, reseed
         )
         runs = Runs(plan)

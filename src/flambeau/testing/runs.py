@@ -56,7 +56,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExplorationPlan:
     """The settings of an exploration: the program and its limits. `deadline` is a time of `monotonic`."""
 
     function: Callable[[], Any]
@@ -75,7 +75,7 @@ class Plan:
 class Runs:
     """The runs of a program. `found` holds the results so far."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ExplorationPlan) -> None:
         self.plan = plan
         self._deadline = None if plan.seconds is None else monotonic() + plan.seconds
         self._conflicts: dict[int, Conflicts] = {}  # by the program's commands and the answers it got

@@ -89,7 +89,7 @@ def check_backward_validity(inputs: Iterable[Any]) -> None:
         warn_program("None of the inputs have requires_grad=True. Gradients will be None", UserWarning)
 
 
-class _State:
+class _StartState:
     """The state with which a function starts: autocast, and with `preserve` the random states."""
 
     def __init__(self, args: Sequence[Any], preserve: bool) -> None:
@@ -273,7 +273,7 @@ class CheckpointFunction(Function):
         if not any(ctx.needs_input_grad):
             warn_program("None of the inputs have requires_grad=True. Gradients will be None", UserWarning)
         ctx.run_function = function
-        ctx.state = _State(args, preserve)
+        ctx.state = _StartState(args, preserve)
         ctx.slots = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
         ctx.rest = [None if isinstance(a, Tensor) else a for a in args]
         ctx.save_for_backward(*[args[i] for i in ctx.slots])
@@ -333,7 +333,7 @@ class _Frame:
         self.args = [_save_argument(a) for a in args]
         self.kwargs = {name: _save_argument(a) for name, a in kwargs.items()}
         self.given = (args, kwargs)
-        self.state = _State((*args, *kwargs.values()), preserve)
+        self.state = _StartState((*args, *kwargs.values()), preserve)
         self.first, self.second = contexts
         self.checks, self.early = checks, early
         self.metas: list[Meta] = []

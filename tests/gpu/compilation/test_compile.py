@@ -13,7 +13,7 @@ from flambeau.core.device import device
 from flambeau.core.dtype import DTYPES, bool_, dtype, float16, float32, float64, int64, uint8
 from flambeau.core.errors import DriverError
 from flambeau.core.meta import Meta
-from flambeau.core.random import Policy
+from flambeau.core.random import DrawGrid
 from flambeau.driver.api import Expression, Kernel, Launch, Scan, Source
 from flambeau.ops.op import Op, table
 from flambeau.ops.random import random
@@ -68,7 +68,7 @@ def programs(built: KernelProgram | KernelPlan) -> list[KernelProgram]:
 @pytest.mark.parametrize("kind", native_dropout.dtypes, ids=lambda kind: kind.name)
 def test_dropout(kind: dtype) -> None:
     x = meta((20, 30), (1, 20), kind)
-    signature = native_dropout.rule((x, int, int, float), (Policy(132, 2048),))
+    signature = native_dropout.rule((x, int, int, float), (DrawGrid(132, 2048),))
     launch = Launch(native_dropout.kernel, signature.outputs, signature.inputs, signature.params)
     form = native_dropout.kernel.cuda
     assert isinstance(form, Source)
@@ -86,7 +86,7 @@ def test_random(op: Op) -> None:
     form = op.kernel.cuda
     assert isinstance(form, Source)
     metas = [meta((1000,), (1,), kind) for kind in kinds(op)] + [meta((10, 20), (7, 100), float32)]
-    launches = [launched(op.kernel, op, (), (out, Policy(132, 2048))) for out in metas]
+    launches = [launched(op.kernel, op, (), (out, DrawGrid(132, 2048))) for out in metas]
     compile_all([p for launch in launches for p in programs(source.program(launch, form))])
 
 
@@ -95,7 +95,7 @@ def test_numbers_by_rejection(op: Op) -> None:
     form = op.kernel.cuda
     assert isinstance(form, Source)
     metas = [meta((1000,), (1,), kind) for kind in kinds(op)]
-    launches = [launched(op.kernel, op, (out,), (out, Policy(132, 2048))) for out in metas]
+    launches = [launched(op.kernel, op, (out,), (out, DrawGrid(132, 2048))) for out in metas]
     compile_all([p for launch in launches for p in programs(source.program(launch, form))])
 
 

@@ -16,7 +16,7 @@ import flambeau
 from flambeau.core import random
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
-from flambeau.core.random import Policy
+from flambeau.core.random import DrawGrid
 from flambeau.driver.api import Launch
 from flambeau.ops.random.random import randperm
 
@@ -26,7 +26,7 @@ GPU = flambeau.device("cuda", 0)
 
 def same(n: int, seed: int, offset: int, kind: dtype = flambeau.int64, step: int = 1) -> None:
     meta = Meta.of((n,), (step,), kind, GPU)
-    found = randperm.rule((), (meta, Policy(4, 2048)))
+    found = randperm.rule((), (meta, DrawGrid(4, 2048)))
     launch = Launch(randperm.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
     (got,), (want,) = emulated.emulated(launch, [seed, offset]), emulated.of_host(launch, [seed, offset])
     assert np.array_equal(got, want), (n, seed)

@@ -14,7 +14,7 @@ import emulated
 
 import flambeau
 from flambeau.core.meta import Meta
-from flambeau.core.random import Policy
+from flambeau.core.random import DrawGrid
 from flambeau.driver.api import Launch
 from flambeau.ops.op import Op
 from flambeau.ops.random.gamma import standard_gamma
@@ -30,7 +30,7 @@ GIVEN = [0.0, 0.02, 0.3, 0.999, 1.0, 1.5, 9.99, 10.0, 75.0, 1e4, np.nan]
 def test_kernels_draw_what_the_host_draws(op: Op, kind: flambeau.dtype) -> None:
     given = np.repeat(np.array(GIVEN, kind.numpy), 40)
     meta = Meta.of(given.shape, (1,), kind, GPU)
-    found = op.rule((meta,), (meta, Policy(4, 2048)))
+    found = op.rule((meta,), (meta, DrawGrid(4, 2048)))
     launch = Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
     (got,) = emulated.emulated(launch, [given, 7, 2**34])
     (want,) = emulated.of_host(launch, [given, 7, 2**34])

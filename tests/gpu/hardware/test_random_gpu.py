@@ -15,7 +15,7 @@ from support import values
 import flambeau as torch
 from flambeau.core.dtype import float16, float32, float64, int64
 from flambeau.core.meta import Meta
-from flambeau.core.random import Policy
+from flambeau.core.random import DrawGrid
 from flambeau.driver.api import Launch
 from flambeau.ops.op import Op
 from flambeau.ops.random import random as ops
@@ -94,7 +94,7 @@ def test_the_host_bodys_numbers(op: Op) -> None:
 def test_permutations_are_the_host_bodys(n: int) -> None:
     """For a hundred seeds where it is small: about ten of them have places under one key."""
     properties = torch.cuda.get_device_properties(0)
-    policy = Policy(properties.multi_processor_count, properties.max_threads_per_multi_processor)
+    policy = DrawGrid(properties.multi_processor_count, properties.max_threads_per_multi_processor)
     launch = Launch(ops.randperm.kernel, (Meta.of((n,), (1,), int64, GPU),), (), (None, policy))
     for seed in range(100 if n == 1000 else 2):
         torch.cuda.manual_seed(seed)
@@ -112,7 +112,7 @@ def test_gaps_and_orders_of_memory() -> None:
 def drawn_both(op: Op, kind: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[Any, Any]:
     """The same draw from the GPU's kernel and from the host body."""
     properties = torch.cuda.get_device_properties(0)
-    policy = Policy(properties.multi_processor_count, properties.max_threads_per_multi_processor)
+    policy = DrawGrid(properties.multi_processor_count, properties.max_threads_per_multi_processor)
     span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     values = PARAMETERS[op.name]
     memory = torch.zeros(span, dtype=kind, device=GPU)
@@ -153,7 +153,7 @@ def test_dropout_is_the_host_bodys_and_pytorchs(kind: str, size: int) -> None:
     x = torch.linspace(-3, 3, size, dtype=getattr(torch, kind), device=GPU)
     got = torch.nn.functional.dropout(x, 0.3)
     properties = torch.cuda.get_device_properties(0)
-    policy = Policy(properties.multi_processor_count, properties.max_threads_per_multi_processor)
+    policy = DrawGrid(properties.multi_processor_count, properties.max_threads_per_multi_processor)
     signature = native_dropout.rule((x.meta, int, int, float), (policy,))
     launch = Launch(native_dropout.kernel, signature.outputs, signature.inputs, signature.params)
     outputs = [np.empty(size, m.dtype.numpy) for m in signature.outputs]

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import flambeau as torch
 from flambeau.runtime.memory.history import History
 from flambeau.runtime.memory_reports import traces
-from flambeau.runtime.memory_reports.traces import Parts, Trace
+from flambeau.runtime.memory_reports.traces import MemoryTrace, Parts
 
 memory = torch.cuda.memory
 MIB = 1 << 20
@@ -142,7 +142,7 @@ def test_records_are_the_dictionaries_whatever_they_hold(rows: list[tuple[int, .
     columns = np.array(rows, np.int64).reshape(-1, 7).T
     pools = [(0, n) for n in range(4)]
     frames = [[{"filename": f"{n}.py", "line": n, "name": f"f{n}"}] * (n > 0) for n in range(100)]
-    trace = Trace(*columns, pools, frames)
+    trace = MemoryTrace(*columns, pools, frames)
     parts = Parts()
     pieces = [parts.head, parts.to_pickle([f"text {n}" for n in range(known)]), pickle.POP]
     for _ in range(2):  # two devices

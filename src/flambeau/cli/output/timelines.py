@@ -9,10 +9,10 @@ from flambeau.core.files import replace_file
 from flambeau.observe.tracing.timeline import svg
 from flambeau.observe.tracing.trace import TraceData
 from flambeau.observe.tracing.trace_events import chrome_trace
-from flambeau.report.recorder import Recorder
+from flambeau.report.recorder import ProcessRecorder
 
 
-def write_trace(recorder: Recorder, path: Path, program: str) -> None:
+def write_trace(recorder: ProcessRecorder, path: Path, program: str) -> None:
     """Write the longest run of a machine: a page if the file is called `.html`, else a Chrome or Perfetto trace.
 
     A program has one machine unless it opens more itself.
@@ -24,10 +24,10 @@ def write_trace(recorder: Recorder, path: Path, program: str) -> None:
         chrome_trace(trace).write(path)
 
 
-def write_picture(recorder: Recorder, path: Path) -> None:
+def write_picture(recorder: ProcessRecorder, path: Path) -> None:
     """Write the longest run of a machine as an SVG picture, with races in red."""
     replace_file(path, svg(_longest(recorder).timeline, races=recorder.races))
 
 
-def _longest(recorder: Recorder) -> TraceData:
+def _longest(recorder: ProcessRecorder) -> TraceData:
     return max(recorder.traces, key=lambda trace: len(trace.slices), default=TraceData({}, True))

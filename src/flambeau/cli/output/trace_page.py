@@ -40,7 +40,12 @@ def page(trace: TraceData, program: str) -> str:
 def picture(trace: TraceData, program: str) -> dict[str, Any]:
     """Return the data of the page. Times in nanoseconds, sizes in bytes; texts are indices into tables."""
     slices = trace.slices[:_MOST]
-    kinds, names, texts, lines = _Table(str), _Table(str), _Table(str), _Table(_line)
+    kinds, names, texts, lines = (
+        _IndexedValues(str),
+        _IndexedValues(str),
+        _IndexedValues(str),
+        _IndexedValues(_line),
+    )
     columns = {
         "lane": [s.lane for s in slices],
         "kind": [kinds.number(s.kind) for s in slices],
@@ -82,7 +87,7 @@ def picture(trace: TraceData, program: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class _Table:
+class _IndexedValues:
     """A list of distinct values, with the index of each key."""
 
     def __init__(self, value: Callable[[Any], Any]) -> None:

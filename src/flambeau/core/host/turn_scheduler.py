@@ -258,13 +258,13 @@ class Baton:
         return self.seats[seat.number + 1 :] + self.seats[: seat.number + 1]
 
 
-class Local(threading.local):
+class ThreadSeat(threading.local):
     """The seat of a thread that takes turns."""
 
     seat: Seat | None = None
 
 
-local = Local()
+local = ThreadSeat()
 
 
 def seat() -> Seat | None:

@@ -31,7 +31,7 @@ class ExceptionWrapper:
         text = f"Caught {self.exc_type.__name__} {self.where}.\nOriginal {self.exc_msg}"
         kind = self.exc_type
         if kind is KeyError:
-            text = _Shown(text)  # a KeyError shows its key's repr
+            text = _PlainText(text)  # a KeyError shows its key's repr
         elif getattr(kind, "message", None):
             raise kind(message=text)
         try:
@@ -41,7 +41,7 @@ class ExceptionWrapper:
         raise error
 
 
-class _Shown(str):
+class _PlainText(str):
     __slots__ = ()
 
     def __repr__(self) -> str:

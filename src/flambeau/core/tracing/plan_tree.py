@@ -20,7 +20,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.frozen import Record
 from flambeau.core.layout import contiguous_strides
 from flambeau.core.meta import Meta, MetaKind, intern, tracing
-from flambeau.core.tracing.symbols import Packed, ShapeGraph, Symbol, Trace, is_symbol
+from flambeau.core.tracing.symbols import Packed, PlanTrace, ShapeGraph, Symbol, is_symbol
 
 _LIMIT = 48  # the maximum number of traces in a tree
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), type, dtype, device, MetaKind)
@@ -84,7 +84,7 @@ class PlanTree:
         """
         if not _lock.acquire(blocking=False):
             return
-        trace = Trace(self._graph)
+        trace = PlanTrace(self._graph)
         try:
             with tracing(trace):
                 symbolic = [_symbolic_meta(trace, i, meta) for i, meta in enumerate(metas)]
@@ -102,7 +102,7 @@ class PlanTree:
         self._cases += 1
         self.is_full = self.is_full or self._cases >= _LIMIT
 
-    def _add(self, trace: Trace, metas: Sequence[Meta], numbers: int, result: Any) -> None:
+    def _add(self, trace: PlanTrace, metas: Sequence[Meta], numbers: int, result: Any) -> None:
         """Add the function of a trace at the point where the trace leaves the tree."""
         parameters = ", ".join([f"m{i}" for i in range(len(metas))] + [f"n{i}" for i in range(numbers)])
         writer = _PlanWriter(trace, metas, parameters, self._namespace)
@@ -141,7 +141,7 @@ def _find_nothing(*inputs: Any) -> None:
     """Return None: the tree has no such case."""
 
 
-def _symbolic_meta(trace: Trace, at: int, meta: Meta) -> Meta:
+def _symbolic_meta(trace: PlanTrace, at: int, meta: Meta) -> Meta:
     """Return a meta whose sizes, and strides unless they follow from these, are symbols."""
     if meta.__class__ is not Meta:
         raise Untraceable("a layout that is not strided, or beyond its storage")
@@ -156,7 +156,7 @@ class _PlanWriter:
     """A writer of the code of one function of a plan tree."""
 
     def __init__(
-        self, trace: Trace, metas: Sequence[Meta], parameters: str, namespace: dict[str, Any]
+        self, trace: PlanTrace, metas: Sequence[Meta], parameters: str, namespace: dict[str, Any]
     ) -> None:
         self._trace, self._graph, self._parameters, self._namespace = (
             trace,

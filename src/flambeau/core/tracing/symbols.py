@@ -50,7 +50,7 @@ class ShapeGraph:
         return number
 
 
-class Trace:
+class PlanTrace:
     """One run of planning code over symbols.
 
     Attributes:
@@ -208,7 +208,7 @@ def _least_result(sign: str, x: float, y: float) -> float:
     return 0 if x >= 0 and y > 0 and sign in ("//", "%", "/") else -_INFINITY
 
 
-def _simplify(trace: Trace, sign: str, x: Any, y: Any) -> Any:
+def _simplify(trace: PlanTrace, sign: str, x: Any, y: Any) -> Any:
     """Return the node or number that `x sign y` of integers is equal to; None if it needs its own node."""
     if y.__class__ is int and ((y == 0 and sign in "+-") or (y == 1 and sign == "//")):
         return x
@@ -219,18 +219,18 @@ def _simplify(trace: Trace, sign: str, x: Any, y: Any) -> Any:
     return _quotient(trace, sign, x, y)
 
 
-def _factors(trace: Trace, x: Any) -> tuple[int, tuple[int, ...]]:
+def _factors(trace: PlanTrace, x: Any) -> tuple[int, tuple[int, ...]]:
     if not isinstance(x, _Node):
         return x, ()
     return trace.graph.products.get(int(x), (1, (int(x),)))
 
 
-def _product(trace: Trace, x: Any, y: Any) -> Any:
+def _product(trace: PlanTrace, x: Any, y: Any) -> Any:
     (m, first), (n, second) = _factors(trace, x), _factors(trace, y)
     return _product_node(trace, m * n, tuple(sorted(first + second)))
 
 
-def _product_node(trace: Trace, coefficient: int, factors: tuple[int, ...]) -> Any:
+def _product_node(trace: PlanTrace, coefficient: int, factors: tuple[int, ...]) -> Any:
     if not factors or coefficient == 0:
         return coefficient
     if coefficient == 1 and len(factors) == 1:
@@ -242,7 +242,7 @@ def _product_node(trace: Trace, coefficient: int, factors: tuple[int, ...]) -> A
     return _Node(node)
 
 
-def _cancel_common(trace: Trace, a: Any, b: Any) -> tuple[Any, Any]:
+def _cancel_common(trace: PlanTrace, a: Any, b: Any) -> tuple[Any, Any]:
     """Return two products without the positive factors that both have."""
     if not isinstance(a, _Node) or not isinstance(b, _Node):
         return a, b
@@ -258,7 +258,7 @@ def _cancel_common(trace: Trace, a: Any, b: Any) -> tuple[Any, Any]:
     return _product_node(trace, m, tuple(others)), _product_node(trace, n, tuple(rest))
 
 
-def _quotient(trace: Trace, sign: str, x: Any, y: Any) -> Any:
+def _quotient(trace: PlanTrace, sign: str, x: Any, y: Any) -> Any:
     """Return the quotient or remainder of a product by some of its factors."""
     if sign not in ("//", "%"):
         return None
@@ -306,7 +306,7 @@ class Symbol:
 
     __slots__ = ("node", "trace", "value")
 
-    def __init__(self, trace: Trace, node: int, value: Any) -> None:
+    def __init__(self, trace: PlanTrace, node: int, value: Any) -> None:
         self.trace, self.node, self.value = trace, node, value
 
     @property  # type: ignore[misc]

@@ -10,7 +10,7 @@ from flambeau.distributed.collectives.reduce_op import RedOpType, ReduceOp
 _UNSET = timedelta(milliseconds=-1)
 
 
-class Options:
+class CollectiveOptions:
     """The base of the options of collectives.
 
     Attributes:
@@ -34,7 +34,7 @@ class Options:
         return options
 
 
-class _Reducing(Options):
+class _Reducing(CollectiveOptions):
     __slots__ = ("reduceOp",)
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class _Reducing(Options):
         self.reduceOp = ReduceOp(RedOpType.SUM)
 
 
-class _Rooted(Options):
+class _Rooted(CollectiveOptions):
     __slots__ = ("rootRank",)
 
     def __init__(self) -> None:
@@ -100,19 +100,19 @@ class ScatterOptions(_Rooted):
     __slots__ = ()
 
 
-class AllgatherOptions(Options):
+class AllgatherOptions(CollectiveOptions):
     """The options of `allgather`."""
 
     __slots__ = ()
 
 
-class AllToAllOptions(Options):
+class AllToAllOptions(CollectiveOptions):
     """The options of `alltoall`."""
 
     __slots__ = ()
 
 
-class BarrierOptions(Options):
+class BarrierOptions(CollectiveOptions):
     """The options of `barrier`: `device_ids`, whose first device waits, or `device`."""
 
     __slots__ = ("device", "device_ids")

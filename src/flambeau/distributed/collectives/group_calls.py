@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from flambeau.distributed.collectives import collective_checks, collectives, messages
-from flambeau.distributed.collectives.collective_options import Options
+from flambeau.distributed.collectives.collective_options import CollectiveOptions
 from flambeau.distributed.collectives.reduce_op import ReduceOp
 from flambeau.distributed.work import Work
 from flambeau.distributed.world import ProcessGroup
@@ -226,12 +226,12 @@ def bind() -> None:
 
 
 def _or_options(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Add an overload to a method, whose last argument is an `Options` object in place of keyword arguments."""
+    """Add an overload to a method, whose last argument is a `CollectiveOptions` in place of keywords."""
 
     @functools.wraps(call)
     def method(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
         options = kwargs.pop("opts", args[-1] if args else None)
-        if not isinstance(options, Options):
+        if not isinstance(options, CollectiveOptions):
             return call(group, *args, **kwargs)
         tensors = [arg for arg in args if arg is not options]
         work = call(group, *tensors, **options.as_keywords(), **kwargs)

@@ -6,12 +6,12 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from flambeau.distributed.names import Numbers
+from flambeau.distributed.names import NamedNumber
 from flambeau.driver.api import PreMul
 from flambeau.tensor.tensor import Tensor
 
 
-class RedOpType(Numbers):
+class RedOpType(NamedNumber):
     """The operations by name."""
 
     SUM = 0

@@ -10,11 +10,11 @@ from flambeau.distributed.ddp.buckets import GradBucket
 from flambeau.distributed.ddp.reducer import Reducer
 from flambeau.distributed.ddp.replicas import reduce_in_place
 from flambeau.distributed.future import Future
-from flambeau.distributed.names import Numbers
+from flambeau.distributed.names import NamedNumber
 from flambeau.distributed.world import world
 
 
-class BuiltinCommHookType(Numbers):
+class BuiltinCommHookType(NamedNumber):
     """The communication hooks that a reducer provides itself."""
 
     ALLREDUCE = 1

@@ -37,7 +37,7 @@ FAILED_ELSEWHERE = 1
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """The ranks to start: `command` on `nproc` local ranks of node `node_rank` (None: any) of `nodes`."""
 
     prog: str
@@ -74,7 +74,7 @@ class Interrupted(Exception):
 class Agent:
     """The launcher of one node's ranks."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: LaunchPlan) -> None:
         self.plan = plan
         self.news: SimpleQueue[Any] = SimpleQueue()  # workers that ended; None for a signal
         self.extra: dict[str, str] = {}  # additional environment variables of the ranks

@@ -208,12 +208,12 @@ def _call_those_always_called(
 # -- full backward hooks --------------------------------------------------------------------------------
 
 
-def _backward_of(module: Module) -> _Watch | None:
+def _backward_of(module: Module) -> _HookedCall | None:
     full = [*everywhere.backward.values()] if everywhere.backward_is_full else []
     if module._is_full_backward_hook:
         full += module._backward_hooks.values()
     before = [*everywhere.backward_pre.values(), *module._backward_pre_hooks.values()]
-    return _Watch(module, full, before) if full or before else None
+    return _HookedCall(module, full, before) if full or before else None
 
 
 class BackwardHookFunctionBackward(Node):
@@ -230,7 +230,7 @@ class BackwardHookFunctionBackward(Node):
         ]
 
 
-class _Watch:
+class _HookedCall:
     """One call of a module that has backward hooks.
 
     Backward first reaches the node around the outputs, with their gradients. After the node around the inputs has run,

@@ -14,7 +14,7 @@ from flambeau.tensor.functions import creation
 from flambeau.tensor.tensor import Tensor
 
 
-class _Table(Module):
+class _EmbeddingBase(Module):
     """The base of embeddings: weight (num_embeddings, embedding_dim), initially normal, with zeros at `padding_idx`."""
 
     def _build(
@@ -55,7 +55,7 @@ def _table_size(embeddings: Tensor) -> tuple[int, int]:
     return rows, columns
 
 
-class Embedding(_Table):
+class Embedding(_EmbeddingBase):
     """The rows of a table (num_embeddings, embedding_dim) at integer indices (*): (*, embedding_dim).
 
     Args:
@@ -107,7 +107,7 @@ class Embedding(_Table):
         )  # fmt: skip
 
 
-class EmbeddingBag(_Table):
+class EmbeddingBag(_EmbeddingBase):
     """An embedding that reduces the selected rows of each bag to their sum, mean or maximum, as `mode` selects.
 
     Indices are (B, N), for B bags of N, or (N) with `offsets` (B), the start of each bag. See `Embedding` for the other

@@ -7,11 +7,11 @@ from types import CodeType
 
 from flambeau.observe.clocks import LogicalThread
 from flambeau.observe.reporting.names import has_value, stream_of
-from flambeau.observe.reporting.scopes import Scope
+from flambeau.observe.reporting.scopes import FrameScope
 from flambeau.observe.reporting.spots import SourceSpot, is_simple
 
 
-def earlier_call(scope: Scope, code: CodeType, agent: LogicalThread) -> SourceSpot | None:
+def earlier_call(scope: FrameScope, code: CodeType, agent: LogicalThread) -> SourceSpot | None:
     """Return the call in a frame's function that ran `code` with a stream; None if the text allows several answers.
 
     It is the only call by the function's name. If there are several, it is the only one with the stream as
@@ -30,7 +30,7 @@ def earlier_call(scope: Scope, code: CodeType, agent: LogicalThread) -> SourceSp
     return calls[0] if len(calls) == 1 else None
 
 
-def _has_stream(scope: Scope, call: SourceSpot, agent: LogicalThread) -> bool:
+def _has_stream(scope: FrameScope, call: SourceSpot, agent: LogicalThread) -> bool:
     assert isinstance(call.node, ast.Call)
     arguments = [*call.node.args, *[keyword.value for keyword in call.node.keywords]]
     selected = [stream for _, stream in call.selections()][:1]
@@ -40,5 +40,5 @@ def _has_stream(scope: Scope, call: SourceSpot, agent: LogicalThread) -> bool:
     return agent.ordinal == 0 and not selected and not any(_is_stream(scope, node) for node in arguments)
 
 
-def _is_stream(scope: Scope, node: ast.expr) -> bool:
+def _is_stream(scope: FrameScope, node: ast.expr) -> bool:
     return is_simple(node) and has_value(scope, node, lambda value: hasattr(type(value), "wait_stream"))

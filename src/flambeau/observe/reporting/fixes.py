@@ -30,7 +30,7 @@ from flambeau.observe.reporting.names import (
     work_on,
 )
 from flambeau.observe.reporting.operands import tensor_name
-from flambeau.observe.reporting.scopes import Scope, is_own_file, live_scopes
+from flambeau.observe.reporting.scopes import FrameScope, is_own_file, live_scopes
 from flambeau.observe.reporting.source_file import source_file
 from flambeau.observe.reporting.spots import SourceSpot, insertion, is_comprehension, is_simple, spot_of
 from flambeau.observe.reports import Edit
@@ -90,7 +90,7 @@ class Proposer:
             if any(room.startswith(_SELECT_STREAMS) for room in rooms):
                 self._current = ()  # the package may have selected them, not the program
         else:
-            scopes = [next((s for s in live_scopes(second) if s.site == second), Scope(None, second))]
+            scopes = [next((s for s in live_scopes(second) if s.site == second), FrameScope(None, second))]
             self._is_direct, self._device = True, -1  # the current device is not known
         self._places = [_FrameSpot(s, s.spot) for s in scopes if s.spot]
         self._is_innermost = bool(self._places) and self._places[0].scope is scopes[0]
@@ -234,7 +234,7 @@ class Proposer:
 class _FrameSpot(NamedTuple):
     """A frame of the program with its position in the program's text."""
 
-    scope: Scope
+    scope: FrameScope
     spot: SourceSpot
 
     def ran_before(self, first: Site, earlier: LogicalThread) -> bool | None:

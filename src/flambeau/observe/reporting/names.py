@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from flambeau.core.callsite import Site
 from flambeau.observe.clocks import LogicalThread
-from flambeau.observe.reporting.scopes import Scope, attributes, has_method
+from flambeau.observe.reporting.scopes import FrameScope, attributes, has_method
 from flambeau.observe.reporting.source_file import SourceFile
 from flambeau.observe.reporting.spots import FOR, SourceSpot, is_simple, spot_of
 
@@ -29,7 +29,7 @@ class StreamName(NamedTuple):
     varies: bool = False
 
 
-def own_name(scope: Scope, agent: LogicalThread, used: Site) -> StreamName | None:
+def own_name(scope: FrameScope, agent: LogicalThread, used: Site) -> StreamName | None:
     """Return the program's own expression for a stream in a scope.
 
     Args:
@@ -137,7 +137,7 @@ def work_on(agent: LogicalThread) -> Callable[[Any], bool]:
     return is_work
 
 
-def has_value(scope: Scope, node: ast.expr, wanted: Callable[[Any], bool]) -> bool:
+def has_value(scope: FrameScope, node: ast.expr, wanted: Callable[[Any], bool]) -> bool:
     """Return True if a simple expression has a value in a scope and `wanted` accepts it."""
     try:
         return wanted(scope.value_of(node))
@@ -145,19 +145,19 @@ def has_value(scope: Scope, node: ast.expr, wanted: Callable[[Any], bool]) -> bo
         return False
 
 
-def _container(scope: Scope, wanted: Callable[[Any], bool]) -> str:
+def _container(scope: FrameScope, wanted: Callable[[Any], bool]) -> str:
     """Return the list or tuple of the scope that holds a stream; "" if there is none."""
     return next((text.rpartition("[")[0] for text in scope.names_of(wanted) if text.endswith("]")), "")
 
 
-def _varies(scope: Scope, node: ast.expr) -> bool:
+def _varies(scope: FrameScope, node: ast.expr) -> bool:
     """Return True if a loop around the scope's statement changes the value of an expression."""
     assert scope.spot is not None
     names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
     return any(names & _targets(loop) for loop in scope.spot.parents())
 
 
-def _stale_targets(scope: Scope) -> set[str]:
+def _stale_targets(scope: FrameScope) -> set[str]:
     """Return the variables of loops that do not contain the scope's statement: they hold values of other iterations."""
     assert scope.spot is not None
     around = set(scope.spot.parents())

@@ -1,4 +1,4 @@
-"""`Scope`: a running frame of the program, searched for expressions that refer to a stream.
+"""`FrameScope`: a running frame of the program, searched for expressions that refer to a stream.
 
 No code of the program is called: attributes are read from the dictionaries and slots of instances, never
 through properties.
@@ -31,7 +31,7 @@ _PLAIN = (type, FunctionType, str, bytes, int, float)  # values that hold no str
 Wanted = Callable[[Any], bool]
 
 
-class Scope:
+class FrameScope:
     """One frame of the program's stack, valid while a race is reported. It must not be kept.
 
     Attributes:
@@ -115,7 +115,7 @@ def is_own_file(path: str) -> bool:
     return not path.startswith(_FOREIGN) and "site-packages" not in path and not is_command(path)
 
 
-def live_scopes(second: Site | None = None) -> Iterator[Scope]:
+def live_scopes(second: Site | None = None) -> Iterator[FrameScope]:
     """Yield the program's frames of this thread, innermost first, without those of comprehensions.
 
     Args:
@@ -125,7 +125,9 @@ def live_scopes(second: Site | None = None) -> Iterator[Scope]:
     while frame is not None:
         if not is_inside(frame.f_code) and not is_comprehension(frame.f_code):
             is_second = second is not None and second[0] is frame.f_code
-            yield Scope(frame, second if second is not None and is_second else (frame.f_code, frame.f_lasti))
+            yield FrameScope(
+                frame, second if second is not None and is_second else (frame.f_code, frame.f_lasti)
+            )
         frame = frame.f_back
 
 

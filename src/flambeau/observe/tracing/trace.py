@@ -1,4 +1,4 @@
-"""A run as lanes, slices and arrows, built from a `Tracer`'s records. `chrome.py` and an HTML page write it.
+"""A run as lanes, slices and arrows, built from a `DriverTracer`'s records. `chrome.py` and an HTML page write it.
 
 Lanes are host threads and streams. Slices are calls on host threads; on streams they are commands, and the
 times in which a stream waited for another. An arrow leads from a slice to one that could not begin (a wait
@@ -18,7 +18,7 @@ from flambeau.observe.reports import Race, RaceAccess
 from flambeau.observe.tracing.driver_calls import ASK, GIVE, MEMORY, NOWHERE, RECORD, SYNC, Request
 from flambeau.observe.tracing.range_recorder import AnnotatedRange, RangeRecorder
 from flambeau.observe.tracing.timeline import MARKERS, CompletedCommand, Timeline
-from flambeau.observe.tracing.tracer import Queue, Tracer
+from flambeau.observe.tracing.tracer import DriverTracer, Queue
 
 NAMES = {
     "copy_in": "copy to the device",
@@ -108,7 +108,7 @@ class TraceData:
 
 
 def trace_of(
-    tracer: Tracer, ranges: RangeRecorder | None = None, races: Sequence[Race] | None = None
+    tracer: DriverTracer, ranges: RangeRecorder | None = None, races: Sequence[Race] | None = None
 ) -> TraceData:
     """Return the trace of a tracer's records, with the program's ranges and races (None: not detected).
 
@@ -128,7 +128,7 @@ class _Maker:
         work: stream -> the slices that races count.
     """
 
-    def __init__(self, tracer: Tracer, ranges: RangeRecorder | None) -> None:
+    def __init__(self, tracer: DriverTracer, ranges: RangeRecorder | None) -> None:
         self.tracer, self.ranges = tracer, ranges
         self.requests = sorted(tracer.requests, key=lambda request: request.begin_ns)
         self.records = sorted(tracer.source.records(), key=lambda r: (r.index, r.stream, r.seq))

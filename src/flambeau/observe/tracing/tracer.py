@@ -57,7 +57,7 @@ class Queue:
         return side_stream(self.ordinal, self.grouped)
 
 
-class Tracer(Forward):
+class DriverTracer(Forward):
     """An observer that records calls in `requests`, memory in `changes`, streams in `queues`, and times in
     `source`.
 
@@ -280,7 +280,7 @@ class _Noting:
 
     __slots__ = ("_request", "_tracer")
 
-    def __init__(self, tracer: Tracer, request: Request) -> None:
+    def __init__(self, tracer: DriverTracer, request: Request) -> None:
         self._tracer = tracer
         self._request = request
 

@@ -210,7 +210,7 @@ class Name:
 
     __slots__ = ("kind", "text", "trace")
 
-    def __init__(self, trace: Trace, text: str, kind: str) -> None:
+    def __init__(self, trace: FormulaTrace, text: str, kind: str) -> None:
         self.trace, self.text, self.kind = trace, text, kind
 
     def __add__(self, other: Any) -> Name:
@@ -250,7 +250,7 @@ class Name:
         return self.trace.keep("bool", f"!{self.text}")
 
 
-class Trace:
+class FormulaTrace:
     """The functions that formulas call, for names: each operation adds one C++ statement."""
 
     def __init__(self) -> None:
@@ -298,7 +298,7 @@ def _as(kind: str, x: Any) -> str:
 
 def trace_formula(formula: Formula, options: Any, lists: int, scalars: int) -> tuple[str, tuple[str, ...]]:
     """Return C++ statements over elements x0, x1, ... and numbers s0, s1, ..., and an expression for each result."""
-    trace = Trace()
+    trace = FormulaTrace()
     x = [Name(trace, f"x{k}", "T") for k in range(lists)]
     s = [Name(trace, f"s{k}", "double") for k in range(scalars)]
     results = formula(trace, options, x, s)

@@ -16,7 +16,7 @@ from flambeau.core import random as rng
 from flambeau.core.dtype import bool_, dtype, float64, uint64
 from flambeau.core.layout import dense_strides, memory_order
 from flambeau.core.meta import Meta
-from flambeau.core.random import Policy
+from flambeau.core.random import DrawGrid
 from flambeau.driver.api import Body, Kernel, Launch, Source
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, note
 from flambeau.ops.pointwise.compute_dtype import to_computing
@@ -74,7 +74,7 @@ def _host(launch: Launch) -> Body:
     return body
 
 
-def _numbers(policy: Policy, numel: int, seed: int, offset: int) -> Array:
+def _numbers(policy: DrawGrid, numel: int, seed: int, offset: int) -> Array:
     """Return uniform numbers in (0, 1], in the memory order of the input's elements."""
     draws = policy.draws(seed, offset, numel, EACH)
     return np.concatenate([rng.uniform_float(words).T.reshape(-1) for _, words in draws])[:numel]
@@ -96,7 +96,7 @@ def _text(launch: Launch) -> str:
     packed = "false" if dims else f"n % {EACH} == 0 && {aligned}"
     return f"""
 template<class A> struct alignas({EACH} * sizeof(A)) Pack {{ A v[{EACH}]; }};
-extern "C" __global__ void __launch_bounds__({Policy.BLOCK}) run(
+extern "C" __global__ void __launch_bounds__({DrawGrid.BLOCK}) run(
     O0* out, O1* mask, const I0* x, u64 seed, u64 offset, double keep, i64 n{sizes}) {{
   const i64 threads = (i64)gridDim.x * blockDim.x, t = blockIdx.x * (i64)blockDim.x + threadIdx.x;
   typedef decltype(widen(x[0])) W;
@@ -124,19 +124,22 @@ extern "C" __global__ void __launch_bounds__({Policy.BLOCK}) run(
 
 
 def _grid(launch: Launch) -> int:
-    policy: Policy = launch.params[0]
-    return policy.threads(launch.outputs[0].numel) // Policy.BLOCK
+    policy: DrawGrid = launch.params[0]
+    return policy.threads(launch.outputs[0].numel) // DrawGrid.BLOCK
 
 
 def _constants(launch: Launch) -> list[float]:
     return [launch.outputs[0].numel, *[number for dim in _gaps(launch) for number in dim]]
 
 
-_FORM = Source(_text, _grid, Policy.BLOCK, _constants, header="random")
+_FORM = Source(_text, _grid, DrawGrid.BLOCK, _constants, header="random")
 
 
 def _samples(make: Make, kind: dtype) -> list[Sample]:
-    return [((make(3, 5), 5, 8, 0.7), (Policy(132, 2048),)), ((make(260, 4), 5, 0, 0.5), (Policy(1, 256),))]
+    return [
+        ((make(3, 5), 5, 8, 0.7), (DrawGrid(132, 2048),)),
+        ((make(260, 4), 5, 0, 0.5), (DrawGrid(1, 256),)),
+    ]
 
 
 native_dropout = define(

@@ -27,7 +27,7 @@ from flambeau.core.dtype import (
 )  # fmt: skip
 from flambeau.core.layout import is_dense, memory_order
 from flambeau.core.meta import Meta
-from flambeau.core.random import Array, MersenneTwister, Policy
+from flambeau.core.random import Array, DrawGrid, MersenneTwister
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Source
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Op, Operand, Signature, define
@@ -89,7 +89,7 @@ def _distribution(
         return Signature((meta,), (*_source(policy), *parameters), params)
 
     def host(launch: Launch) -> Body:
-        policy: Policy | None = launch.params[1]
+        policy: DrawGrid | None = launch.params[1]
         fill = (
             partial(_from_twister, twister)
             if policy is None
@@ -123,7 +123,7 @@ def _cuda_form(deal: str, parameters: tuple[dtype, ...]) -> Source:
 typedef drawn_<O0>::type F;
 constexpr int N = drawn_<O0>::each;
 #define PUT(x) [=](i64 i, auto v) {{ out[place(i)] = to<O0>(x); }}
-extern "C" __global__ void __launch_bounds__({Policy.BLOCK}) run(
+extern "C" __global__ void __launch_bounds__({DrawGrid.BLOCK}) run(
     O0* out, u64 seed, u64 offset{declared}, i64 n{sizes}) {{
   auto place = [=](i64 i) -> i64 {{ {place} }};
   {deal}
@@ -135,10 +135,10 @@ extern "C" __global__ void __launch_bounds__({Policy.BLOCK}) run(
         return [out.numel, *[number for dim in dims_in_memory_order(out) for number in dim]]
 
     def grid(launch: Launch) -> int:
-        policy: Policy = launch.params[1]
-        return policy.threads(launch.outputs[0].numel) // Policy.BLOCK
+        policy: DrawGrid = launch.params[1]
+        return policy.threads(launch.outputs[0].numel) // DrawGrid.BLOCK
 
-    return Source(text, grid, Policy.BLOCK, constants, header="random")
+    return Source(text, grid, DrawGrid.BLOCK, constants, header="random")
 
 
 _WIRE = {float64: "double", int64: "i64", uint64: "u64", bool_: "i64"}
@@ -156,7 +156,7 @@ def _dealt(draw: str, value: str) -> str:
     return f"deal<N, F>(seed, offset, n, [](const Words& w, F (&v)[N]) {{ {draw}(w, v); }}, PUT(({value})));"
 
 
-def _source(policy: Policy | None) -> tuple[dtype | type[object], ...]:
+def _source(policy: DrawGrid | None) -> tuple[dtype | type[object], ...]:
     """Return the first inputs of a launch: the CPU's random engine, or a CUDA generator's seed and offset."""
     return (object,) if policy is None else (uint64, uint64)
 
@@ -167,7 +167,7 @@ def _from_twister(twister: Twister, meta: Meta, inputs: Sequence[Any]) -> Array:
 
 
 def _from_philox(
-    transform: Transform, wide: Callable[..., bool], policy: Policy, meta: Meta, inputs: Sequence[Any]
+    transform: Transform, wide: Callable[..., bool], policy: DrawGrid, meta: Meta, inputs: Sequence[Any]
 ) -> Array:
     seed, offset, *parameters = inputs
     per_draw = 2 if wide(meta.dtype, parameters) else 4
@@ -451,7 +451,7 @@ def _randperm_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Sign
 
 
 def _randperm_host(launch: Launch) -> Body:
-    policy: Policy | None = launch.params[1]
+    policy: DrawGrid | None = launch.params[1]
     count = launch.outputs[0].numel
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
@@ -473,12 +473,12 @@ def _shuffle(engine: MersenneTwister, count: int) -> Array:
     return np.array(out, np.int64)
 
 
-def permutation_increment(policy: Policy, count: int) -> int:
+def permutation_increment(policy: DrawGrid, count: int) -> int:
     """Return by how much a permutation advances the generator: for its keys, and for each position."""
     return policy.increment(count, 2) + -(-count // 4) * 4
 
 
-def _by_keys(policy: Policy, count: int, seed: int, offset: int) -> Array:
+def _by_keys(policy: DrawGrid, count: int, seed: int, offset: int) -> Array:
     """Return a permutation as GPUs compute it. See Note [Permutations of GPUs]."""
     bits = rng.permutation_bits(count)
     width = 32 if bits <= 32 else 64
@@ -535,8 +535,8 @@ def by_rejection(name: str, numbers: Callable[[Array, Draw], Array], source: str
     """
     grid = Source(
         lambda launch: source,
-        lambda launch: -(-launch.outputs[0].numel // Policy.BLOCK),
-        Policy.BLOCK,
+        lambda launch: -(-launch.outputs[0].numel // DrawGrid.BLOCK),
+        DrawGrid.BLOCK,
         lambda launch: (launch.outputs[0].numel,),
         header="random",
     )
@@ -558,7 +558,7 @@ def _rejection_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Sig
 
 
 def _rejection_host(numbers: Callable[[Array, Draw], Array], launch: Launch) -> Body:
-    policy: Policy | None = launch.params[1]
+    policy: DrawGrid | None = launch.params[1]
     kind = launch.outputs[0].dtype.numpy
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
@@ -570,7 +570,7 @@ def _rejection_host(numbers: Callable[[Array, Draw], Array], launch: Launch) -> 
     return body
 
 
-def _pairs(policy: Policy | None, count: int, *source: Any) -> Draw:
+def _pairs(policy: DrawGrid | None, count: int, *source: Any) -> Draw:
     """Return a function that draws pairs of uniform numbers: from the CPU's random engine, or by Philox from a
     counter.
     """

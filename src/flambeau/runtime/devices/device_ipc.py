@@ -155,7 +155,7 @@ class Received(Receipt):
         self.segment = segment
 
 
-class _State:
+class _SharedBlocks:
     """The blocks that this process has sent and received. A forked child begins with an empty state."""
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ class _State:
             system.watch(_Closing())
 
 
-_state = _State()
+_state = _SharedBlocks()
 
 
 # -- sending ----------------------------------------------------------------------------------------------
@@ -475,7 +475,7 @@ def _begin_anew() -> None:
     """Clear the state in a forked child, because the blocks belong to the parent process."""
     global _state
     watching = _state.watching
-    _state = _State()
+    _state = _SharedBlocks()
     _state.watching = watching
 
 

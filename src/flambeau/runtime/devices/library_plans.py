@@ -13,7 +13,7 @@ from flambeau.runtime.context import Context
 CAPACITY = 4096  # plans per device, PyTorch's default
 
 
-class Plan:
+class LibraryPlan:
     """A loaded launch. It stays loaded while the cache, or a call that is about to launch it, refers to it."""
 
     __slots__ = ("_context", "exe")
@@ -33,17 +33,17 @@ class PlanCache:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._lock = threading.Lock()
-        self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self._plans: OrderedDict[Hashable, LibraryPlan] = OrderedDict()
         self._max_size = CAPACITY
 
-    def get(self, key: Hashable, launch: Launch) -> Plan:
+    def get(self, key: Hashable, launch: Launch) -> LibraryPlan:
         """Return the plan of `key`, loading it if it is not cached. If loading fails, the cache is unchanged."""
         with self._lock:
             found = self._plans.get(key)
             if found is not None:
                 self._plans.move_to_end(key)
                 return found
-        plan = Plan(self._context, launch)
+        plan = LibraryPlan(self._context, launch)
         with self._lock:
             plan = self._plans.setdefault(key, plan)
             out = self._overflow()
@@ -77,7 +77,7 @@ class PlanCache:
             plans, self._plans = self._plans, OrderedDict()
         plans.clear()
 
-    def _overflow(self) -> list[Plan]:
+    def _overflow(self) -> list[LibraryPlan]:
         """Remove the least recently used plans while there are more than `max_size`.
 
         Returns:

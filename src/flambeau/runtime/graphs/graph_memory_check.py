@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from flambeau.core.callsite import Site, caller, place
 from flambeau.driver.api import Executable
-from flambeau.runtime.context import Block, Context
+from flambeau.runtime.context import AllocatedBlock, Context
 from flambeau.runtime.hooks import launch_hooks, memory_hooks
 from flambeau.runtime.memory.private_pool import PrivatePool
 
@@ -74,11 +74,11 @@ class Liveness:
         pass
 
     # -- memory -------------------------------------------------------------------------------------------
-    def on_allocate(self, context: Context, block: Block, nbytes: int, to_launch: bool) -> None:
+    def on_allocate(self, context: Context, block: AllocatedBlock, nbytes: int, to_launch: bool) -> None:
         if _part_of(block) is self._part:
             self._own.append((block.ptr, block.ptr + block.size))
 
-    def on_free(self, context: Context, block: Block) -> None:
+    def on_free(self, context: Context, block: AllocatedBlock) -> None:
         """Record the free of memory that the graph uses. The graph's own pool keeps its memory."""
         if context is not self._context or _part_of(block) is self._part:
             return
@@ -86,6 +86,6 @@ class Liveness:
             self._dead.setdefault(ptr, caller())
 
 
-def _part_of(block: Block) -> PrivatePool | None:
+def _part_of(block: AllocatedBlock) -> PrivatePool | None:
     pool = getattr(block, "pool", None)  # CPU memory has no pool
     return None if pool is None else pool.private

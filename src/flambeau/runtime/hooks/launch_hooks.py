@@ -14,7 +14,7 @@ from flambeau.core.flags import flags
 from flambeau.driver.api import Executable, Launcher
 
 
-class Recorder(Protocol):
+class LaunchSubscriber(Protocol):
     """A subscriber to launches. `stream` is the launch's stream handle; `ptrs` are addresses of outputs and inputs."""
 
     def before(self, exe: Executable, stream: int, ptrs: Sequence[int], /) -> None: ...
@@ -25,17 +25,17 @@ class Recorder(Protocol):
     def on_scope_end(self) -> None: ...
 
 
-_recorders: tuple[Recorder, ...] = ()
+_recorders: tuple[LaunchSubscriber, ...] = ()
 
 
-def subscribe(recorder: Recorder) -> None:
+def subscribe(recorder: LaunchSubscriber) -> None:
     """Call `recorder` for all later launches."""
     global _recorders
     _recorders = (*_recorders, recorder)
     flags.profiled = True
 
 
-def unsubscribe(recorder: Recorder) -> None:
+def unsubscribe(recorder: LaunchSubscriber) -> None:
     """Stop calling `recorder`."""
     global _recorders
     _recorders = tuple([other for other in _recorders if other is not recorder])

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flambeau.core.flags import flags
-from flambeau.runtime.context import Block, Context
+from flambeau.runtime.context import AllocatedBlock, Context
 
 if TYPE_CHECKING:
     from flambeau.runtime.streams.accelerator_stream import Stream
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class MemorySubscriber(Protocol):
     """A subscriber to memory events, called in the requesting thread. A destructor may call `on_free` at any time."""
 
-    def on_allocate(self, context: Context, block: Block, nbytes: int, to_launch: bool, /) -> None:
+    def on_allocate(self, context: Context, block: AllocatedBlock, nbytes: int, to_launch: bool, /) -> None:
         """Handle a request of `nbytes` > 0. With `to_launch`, this thread's next launch writes the block."""
 
-    def on_free(self, context: Context, block: Block, /) -> None:
+    def on_free(self, context: Context, block: AllocatedBlock, /) -> None:
         """Handle the free of a block of more than 0 bytes."""
 
 
@@ -71,13 +71,13 @@ class _NotifyingAllocator:
 
 
 def _allocating(
-    context: Context, allocate: Callable[[int, Stream], Block], to_launch: bool
-) -> Callable[[int, Stream], Block]:
+    context: Context, allocate: Callable[[int, Stream], AllocatedBlock], to_launch: bool
+) -> Callable[[int, Stream], AllocatedBlock]:
     """Return an allocation function that notifies subscribers. Plans keep it, so it looks up subscribers at each
     call.
     """
 
-    def allocate_and_notify(nbytes: int, stream: Stream) -> Block:
+    def allocate_and_notify(nbytes: int, stream: Stream) -> AllocatedBlock:
         block = allocate(nbytes, stream)
         if nbytes:
             for subscriber in _subscribers:
@@ -87,8 +87,8 @@ def _allocating(
     return allocate_and_notify
 
 
-def _freeing(context: Context, free: Callable[[Block], None]) -> Callable[[Block], None]:
-    def notify_and_free(block: Block) -> None:
+def _freeing(context: Context, free: Callable[[AllocatedBlock], None]) -> Callable[[AllocatedBlock], None]:
+    def notify_and_free(block: AllocatedBlock) -> None:
         if block.size:
             for subscriber in _subscribers:
                 subscriber.on_free(context, block)

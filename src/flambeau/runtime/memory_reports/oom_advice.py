@@ -9,7 +9,7 @@ from flambeau.runtime.memory.allocator import CachingAllocator
 from flambeau.runtime.memory.allocator_config import MIB, Policy
 from flambeau.runtime.memory.blocks import Pool
 from flambeau.runtime.memory.statistics import format_size
-from flambeau.runtime.memory_reports.replay import Event, Outcome, events_of, play
+from flambeau.runtime.memory_reports.replay import Event, ReplayResult, events_of, play
 from flambeau.runtime.memory_reports.snapshot import pool_id, segments, trace
 
 _MOST = 8192  # latest events that are replayed, which bounds the time that an error takes
@@ -71,7 +71,7 @@ def _until_refused(allocator: CachingAllocator, pool: Pool, size: int) -> list[d
     return [*[entry for entry in entries if entry["action"] != "oom"], refused]
 
 
-def _replay_with(events: Sequence[Event], capacity: int, total: int, policy: Policy) -> Outcome:
+def _replay_with(events: Sequence[Event], capacity: int, total: int, policy: Policy) -> ReplayResult:
     """Replay events on a device of `total` bytes of which `capacity` may be reserved.
 
     Expandable segments may reserve all of it.
@@ -80,7 +80,7 @@ def _replay_with(events: Sequence[Event], capacity: int, total: int, policy: Pol
     return play(events, max(capacity, total), policy.with_(fraction=min(share, 1.0)))
 
 
-def _describe_fit(outcome: Outcome, capacity: int) -> str:
+def _describe_fit(outcome: ReplayResult, capacity: int) -> str:
     share = outcome.peak_allocated / capacity
     soon = f", with tensors in {share:.0%} of the memory: it will be short again soon" * (share > _FULL)
     return f"this very trace would have fitted (replayed just now){soon}."

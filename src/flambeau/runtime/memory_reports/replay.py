@@ -43,7 +43,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReplayResult:
     """The result of a replay. Sizes in bytes.
 
     Attributes:
@@ -93,7 +93,7 @@ def play(
     capacity: int,
     policy: Policy | None = None,
     watch: Callable[[Sequence[Event]], Iterable[Event]] = iter,
-) -> Outcome:
+) -> ReplayResult:
     """Replay a trace on a device of `capacity` bytes. The replay ends at the first request that finds no memory.
 
     Args:
@@ -131,7 +131,7 @@ def play(
             failed_at = number
             break
     peak = allocator.ledger().peak[ALL]
-    return Outcome(
+    return ReplayResult(
         policy,
         capacity,
         len(events),

@@ -16,7 +16,7 @@ from flambeau.runtime.memory.allocator import CachingAllocator
 from flambeau.runtime.memory.blocks import Block, Pool
 from flambeau.runtime.memory.log_entries import SMALL
 from flambeau.runtime.memory.private_pool import NOBODY, PoolId
-from flambeau.runtime.memory_reports.traces import Parts, Trace, trace_of
+from flambeau.runtime.memory_reports.traces import MemoryTrace, Parts, trace_of
 
 
 def snapshot(
@@ -34,7 +34,7 @@ def dump(allocators: Sequence[CachingAllocator]) -> Iterator[bytes | memoryview]
     return _pickle_state(state, [_trace(allocator) for allocator in allocators])
 
 
-def _pickle_state(state: dict[str, Any], traces: Sequence[Trace]) -> Iterator[bytes | memoryview]:
+def _pickle_state(state: dict[str, Any], traces: Sequence[MemoryTrace]) -> Iterator[bytes | memoryview]:
     """Yield the pickle of a state. Traces are first, because early objects have short numbers."""
     parts = Parts()
     yield parts.head + pickle.EMPTY_DICT + parts.to_pickle("device_traces") + pickle.EMPTY_LIST
@@ -172,7 +172,7 @@ def trace(
 
 def _trace(
     allocator: CachingAllocator, pool: PoolId | None = None, most: int = 0, orders: bool = False
-) -> Trace:
+) -> MemoryTrace:
     with allocator.lock:
         columns, recording = allocator.history(), allocator.recording
     skip = frozenset() if recording is None or orders else recording.skip

@@ -1,4 +1,4 @@
-"""`Trace`: an allocator's events in the form of snapshots, as dictionaries or as a pickle.
+"""`MemoryTrace`: an allocator's events in the form of snapshots, as dictionaries or as a pickle.
 
 # Note [Records]
 A million dictionaries take most of a second to build, and as long again to pickle. In the pickle, though, all events
@@ -55,7 +55,7 @@ _OF_SEGMENTS = np.array([code & ~1 in (GROW, SHRINK, MAP, UNMAP) for code in COD
 """They say how large it is, not what was asked for."""
 
 
-class Trace(NamedTuple):
+class MemoryTrace(NamedTuple):
     """Events as columns of numbers. The columns `pool` and `stack` are indices into `pools` and `frames`."""
 
     action: Array
@@ -68,7 +68,7 @@ class Trace(NamedTuple):
     pools: list[PoolId]
     frames: list[list[dict[str, Any]]]
 
-    def latest(self, most: int) -> Trace:
+    def latest(self, most: int) -> MemoryTrace:
         """Return the last `most` events."""
         begin = max(len(self.action) - most, 0)
         return self._at(slice(begin, None))
@@ -113,7 +113,7 @@ class Trace(NamedTuple):
             begin = at + 1
         yield records[begin * width :]
 
-    def _at(self, which: Any) -> Trace:
+    def _at(self, which: Any) -> MemoryTrace:
         return self._replace(**{name: getattr(self, name)[which] for name in self._fields[:-2]})
 
     def _new(self) -> Array:
@@ -204,7 +204,7 @@ def trace_of(
     pool: PoolId | None = None,
     skip: frozenset[str] = frozenset(),
     orders: bool = False,
-) -> Trace:
+) -> MemoryTrace:
     """Return the events of a history without the actions in `skip`; of one pool if given, with "order" if `orders`."""
     if pool is not None:
         columns = columns.at(columns.numbers[:, 5] == pack_id(pool))
@@ -217,7 +217,7 @@ def trace_of(
         addr = addr.copy()
         for at in np.flatnonzero(code & ~1 == ORDER):
             addr[at] = stream_named(int(addr[at]))
-    return Trace(
+    return MemoryTrace(
         actions[actions >= 0],
         addr[entry],
         np.where(_OF_SEGMENTS[code], size, requested)[entry],

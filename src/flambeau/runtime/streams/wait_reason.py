@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 
-class _Current(threading.local):
+class _ThreadReason(threading.local):
     text: Callable[..., str] | None = None
     arguments: tuple[Any, ...] = ()
 
 
-_current = _Current()
+_current = _ThreadReason()
 
 
 class wait_reason:

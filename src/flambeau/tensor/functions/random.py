@@ -15,7 +15,7 @@ from flambeau.core.device import CPU, META, device
 from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, dtype, float64, int64, uint8
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
-from flambeau.core.random import PORTABLE, Policy
+from flambeau.core.random import PORTABLE, DrawGrid
 from flambeau.core.typeinfo import finfo
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import Derivative, Op
@@ -112,7 +112,7 @@ def dropout_on_cuda(x: Tensor, p: float) -> Tensor:
     return out
 
 
-def _policy(where: device) -> Policy:
+def _policy(where: device) -> DrawGrid:
     """Return the policy by which a device's random kernels assign draws: PyTorch's on this GPU model, or one for all
     GPUs.
     """
@@ -121,7 +121,9 @@ def _policy(where: device) -> Policy:
     context = system.context_of(where)
     if context.policy is None:
         properties = context.driver.device_properties(context.driver_index)
-        context.policy = Policy(properties.multi_processor_count, properties.max_threads_per_multi_processor)
+        context.policy = DrawGrid(
+            properties.multi_processor_count, properties.max_threads_per_multi_processor
+        )
     return context.policy
 
 

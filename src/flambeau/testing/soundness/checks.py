@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from flambeau.testing.soundness.executor import HAS_PLACEMENTS, Executor, Run
+from flambeau.testing.soundness.executor import HAS_PLACEMENTS, Execution, Executor
 from flambeau.testing.soundness.forcing import UNFORCED, Forcing
-from flambeau.testing.soundness.model import Race
+from flambeau.testing.soundness.model import ModelRace
 from flambeau.testing.soundness.programs import Program, Where
 from flambeau.testing.soundness.steps import OPERATIONS, Step
 
@@ -100,7 +100,7 @@ class Check:
         carried = race.reused and any(pair[0] == one or pair[1] == other for one, other in known)
         return pair in known or carried or self.loosely
 
-    def _unlike(self, run: Run) -> str:
+    def _unlike(self, run: Execution) -> str:
         """Return the difference between the detector's verdict and the model's; "" if they agree."""
         found = run.certificate
         # A question that is answered by yes orders. What threads did in this run may order more than they always do.
@@ -167,11 +167,11 @@ class Check:
         has_new_error = bool(run.error) and not self.run.error
         self.counts["still racy" if run.certificate.races or has_new_error else "repaired"] += 1
 
-    def _run(self, schedule: str, races: str = "off", placement: str = "default") -> Run:
+    def _run(self, schedule: str, races: str = "off", placement: str = "default") -> Execution:
         self.counts["runs"] += 1
         return self.executor.run(schedule, races, placement)
 
-    def _lines(self, races: list[Race]) -> set[tuple[Where, Where]]:
+    def _lines(self, races: list[ModelRace]) -> set[tuple[Where, Where]]:
         model, where = self.program.model, self.program.where
         return {(where[model.lines[race.first]], where[model.lines[race.second]]) for race in races}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.testing.soundness.model import Model, View, need
+from flambeau.testing.soundness.model import Model, ModelView, need
 from flambeau.testing.soundness.steps import Draw, Operation, operation
 
 DEFAULT = ("main", "peer")  # by device: the stream that is current there while another device's is selected
@@ -66,5 +66,5 @@ class Collective(Operation):
         return f"torch.cuda.nccl.all_reduce([{first}, {second}])"
 
 
-def _fits(view: View) -> bool:
+def _fits(view: ModelView) -> bool:
     return view.is_ordinary and view.contiguous and view.numel <= 300

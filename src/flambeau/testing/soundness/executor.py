@@ -1,4 +1,4 @@
-"""`Executor`: runs one program on new virtual GPUs. `Run`: its output, and the detector's reports."""
+"""`Executor`: runs one program on new virtual GPUs. `Execution`: its output, and the detector's reports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HAS_PLACEMENTS = "placement" in inspect.signature(system.virtual).parameters
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Execution:
     """The result of a run: its output or exception, a hash of its trace, and with races on the certificate."""
 
     outcome: bytes
@@ -55,7 +55,7 @@ class Executor:
         placement: str = "default",
         record: bool = False,
         after: Mapping[int, str] = _NOTHING,
-    ) -> Run:
+    ) -> Execution:
         """Run the program once. `after` adds statements after some of its steps, see `Program.script`."""
         code = self._code
         if after:
@@ -63,19 +63,19 @@ class Executor:
             code = compile(text, OTHER_FILE, "exec", dont_inherit=True)
         return self._run(code, schedule, races, placement, record)
 
-    def run_edited(self, edits: Iterable[Edit]) -> Run:
+    def run_edited(self, edits: Iterable[Edit]) -> Execution:
         """Insert text into the program permanently, and run it with race detection."""
         self._lines = apply_edits(self._lines, edits)
         self.source = "".join(self._lines)
         self._code = compile(self.source, FILE, "exec", dont_inherit=True)
         return self._run(self._code, "earliest", "warn", "default", False)
 
-    def run_waiting(self, steps: Iterable[int] | None = None, **options: Any) -> Run:
+    def run_waiting(self, steps: Iterable[int] | None = None, **options: Any) -> Execution:
         """Run it with a wait for the devices after some steps, by default all: that is the order of the program."""
         numbers = range(len(self.program.steps)) if steps is None else steps
         return self.run(after=self.program.waits(numbers), **options)
 
-    def _run(self, code: Any, schedule: str, races: str, placement: str, record: bool) -> Run:
+    def _run(self, code: Any, schedule: str, races: str, placement: str, record: bool) -> Execution:
         linecache.cache[FILE] = (len(self.source), None, self._lines, FILE)
         options = {"placement": placement} if HAS_PLACEMENTS else {}
         printed: list[bytes] = []
@@ -92,7 +92,7 @@ class Executor:
             certificate = driver.detector.certificate() if races != "off" else None
             names.clear()
             trace = machine.driver.trace_hash()
-        return Run(b"".join(printed) or problem.encode(), problem, trace, certificate, graph)
+        return Execution(b"".join(printed) or problem.encode(), problem, trace, certificate, graph)
 
     def place(self, site: Site) -> Where | None:
         """Return the step of a call site of the latest run; None for a line that is not a step's."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.testing.conflicts import Conflicts
 from flambeau.testing.soundness.executor import HAS_PLACEMENTS, Executor
-from flambeau.testing.soundness.model import Race
+from flambeau.testing.soundness.model import ModelRace
 from flambeau.testing.soundness.programs import Where
 from flambeau.testing.soundness.values import is_visible
 
@@ -50,7 +50,7 @@ class Forcing:
         between = self._program.steps[first[0] : second[0] + 1]
         return WAITED if any(step.operation in _WAITING for step in between) else UNFORCED
 
-    def _races(self, first: Where, second: Where) -> list[Race]:
+    def _races(self, first: Where, second: Where) -> list[ModelRace]:
         model, where = self._program.model, self._program.where
         of = [where[line] for line in model.lines]
         return [race for race in model.races if (of[race.first], of[race.second]) == (first, second)]

@@ -17,9 +17,9 @@ from flambeau.testing.soundness import (  # noqa: F401 (they register)
     tensor_steps,
     thread_steps,
 )
-from flambeau.testing.soundness.model import Invalid, Race
+from flambeau.testing.soundness.model import Invalid, ModelRace
 from flambeau.testing.soundness.programs import STREAMS, Program
-from flambeau.testing.soundness.steps import OPERATIONS, Block, Draw, Step
+from flambeau.testing.soundness.steps import OPERATIONS, BlockOperation, Draw, Step
 
 FEATURES = frozenset(
     {
@@ -51,7 +51,7 @@ _SETTINGS = {  # the first steps of programs of a theme
 }
 
 
-class Generator:
+class ProgramGenerator:
     """The builder of one program. It draws once which streams and steps the program has, and how careful it is."""
 
     def __init__(self, seed: int | str, features: frozenset[str] = FEATURES) -> None:
@@ -122,7 +122,7 @@ class Generator:
         stream = self._stream() if kind.on_stream else ""
         model.here = stream or "main"
         step = Step(name, kind.draw(self.draw), stream, host)
-        return step._replace(inner=self._inner(step, kind)) if isinstance(kind, Block) else step
+        return step._replace(inner=self._inner(step, kind)) if isinstance(kind, BlockOperation) else step
 
     def _stream(self) -> str:
         """Return one of the host's streams; seldom another host's."""
@@ -130,7 +130,7 @@ class Generator:
             return self.draw.one(self.streams[0] + self.streams[1])
         return self.draw.one(self.draw.streams)
 
-    def _inner(self, block: Step, kind: Block) -> tuple[Step, ...]:
+    def _inner(self, block: Step, kind: BlockOperation) -> tuple[Step, ...]:
         """Draw the steps of a block, each from the state that the block would leave without that step."""
         streams = [s for s in self.draw.streams if self.program.model.device_of[s] == 0] or ["main"]
         first: list[Step] = []
@@ -192,7 +192,7 @@ class Generator:
                 self.program = Program(steps)
         self.draw.model = self.program.model
 
-    def _order(self, race: Race, step: Step) -> None:
+    def _order(self, race: ModelRace, step: Step) -> None:
         """Append a synchronization that orders a race's first node before the next step, unless one exists."""
         model, rng = self.program.model, self.rng
         model.host = model.hosts[step.host]
@@ -218,4 +218,4 @@ class Generator:
 
 def generate(seed: int | str, features: frozenset[str] = FEATURES) -> Program:
     """Return a random program."""
-    return Generator(seed, features).run()
+    return ProgramGenerator(seed, features).run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flambeau.testing.soundness.model import Life, Model, ModelStorage, View, need
+from flambeau.testing.soundness.model import Life, Model, ModelStorage, ModelView, need
 from flambeau.testing.soundness.steps import Draw, Operation, operation
 
 LOSSES = ("loss0", "loss1")
@@ -22,7 +22,7 @@ class Recorded:
     """
 
     stream: str
-    source: View
+    source: ModelView
     life: Life
     version: int
     kept: tuple[ModelStorage, ...]
@@ -173,5 +173,5 @@ def forget(model: Model, name: str) -> None:
             model.unref(storage)
 
 
-def _fits(view: View) -> bool:
+def _fits(view: ModelView) -> bool:
     return view.shape == (8, 8) and view.dtype == "float32"

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.testing.soundness.model import Model, View, need
-from flambeau.testing.soundness.steps import GRAPH_SLOTS, WEIGHT_SLOTS, Block, Draw, Operation, operation
+from flambeau.testing.soundness.model import Model, ModelView, need
+from flambeau.testing.soundness.steps import (
+    GRAPH_SLOTS,
+    WEIGHT_SLOTS,
+    BlockOperation,
+    Draw,
+    Operation,
+    operation,
+)
 
 
 @operation
-class Capture(Block):
+class Capture(BlockOperation):
     """A step that captures a graph. Steps of other streams follow a `wait_stream`, by which these join the capture."""
 
     weight = 2
@@ -86,7 +93,7 @@ class Weight(Operation):
 
 
 @operation
-class Autocast(Block):
+class Autocast(BlockOperation):
     weight = 4
     feature = "autocast"
     inner = ("linear", "linear", "linear", "wait_stream")
@@ -138,7 +145,7 @@ class Linear(Operation):
         return f"{name} = {weight} @ {source}"
 
 
-def _cast_parameter(model: Model, parameter: View) -> View:
+def _cast_parameter(model: Model, parameter: ModelView) -> ModelView:
     """Return the cast of a parameter, which is created if there is none."""
     assert model.casts is not None
     key = id(parameter)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from flambeau.testing.soundness.model import Model, View, need
+from flambeau.testing.soundness.model import Model, ModelView, need
 from flambeau.testing.soundness.steps import ARRAY_SLOTS, HOST_SLOTS, Draw, Operation, operation
 
 SHAPES = ((64,), (64,), (8, 8))
@@ -182,7 +182,7 @@ class Download(Operation):
         return f"{target}.copy_({source}{non_blocking_text(non_blocking)})"
 
 
-def download(model: Model, to: View, given: View) -> None:
+def download(model: Model, to: ModelView, given: ModelView) -> None:
     """Copy a tensor to the host; a tensor with gaps goes through a contiguous temporary."""
     if given.contiguous:
         model.launch([given], [to], copies=True)

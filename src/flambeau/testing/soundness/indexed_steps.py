@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from flambeau.testing.soundness.model import Model, View, contiguous_strides, need
+from flambeau.testing.soundness.model import Model, ModelView, contiguous_strides, need
 from flambeau.testing.soundness.steps import INDEX_SLOTS, Draw, Operation, operation
 
 PLACES = ((0, 1, 2, 3), (4, 5, 6, 7), (5, 4, 7), (2, 6), (0, 3, 6))
@@ -31,7 +31,7 @@ class Index(Operation):
         return f'{name} = torch.tensor({list(places)}, device="cuda")'
 
 
-def index(model: Model, name: str) -> View:
+def index(model: Model, name: str) -> ModelView:
     view = model[name]
     need(view.values is not None and view.device == model.device)
     return view
@@ -49,7 +49,7 @@ class Indexed(Operation):
             lambda view: self.fits(view) and len(view.shape) == (dimensions or len(view.shape))
         )
 
-    def fits(self, view: View) -> bool:
+    def fits(self, view: ModelView) -> bool:
         return bool(view.shape) and view.shape[0] >= 8 and not view.expanded and view.numel <= 300
 
 
@@ -91,7 +91,7 @@ class ChangingFrom(Indexed):
         view, places = draw.model[name], draw.model[at]
         return name, at, draw.tensor(lambda v: self.is_source(v, view, places))
 
-    def is_source(self, source: View, view: View, places: View) -> bool:
+    def is_source(self, source: ModelView, view: ModelView, places: ModelView) -> bool:
         shape = (places.numel, *view.shape[1:])
         return source.shape == shape and source.dtype == view.dtype
 

@@ -38,7 +38,7 @@ class Access(NamedTuple):
     writes: bool
 
 
-class Race(NamedTuple):
+class ModelRace(NamedTuple):
     """Two conflicting nodes that are not ordered.
 
     Attributes:
@@ -89,7 +89,7 @@ class ModelStorage:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class View:
+class ModelView:
     """A tensor: a part of a storage.
 
     Attributes:
@@ -141,17 +141,17 @@ class View:
             mask |= byte_mask(self.offset + row * step, self.shape[1:], self.strides[1:], size)
         return mask
 
-    def same_place(self, other: View) -> bool:
+    def same_place(self, other: ModelView) -> bool:
         return self.storage is other.storage and (self.offset, self.shape, self.strides, self.dtype) == (
             other.offset, other.shape, other.strides, other.dtype,
         )  # fmt: skip
 
-    def overlaps(self, other: View) -> bool:
+    def overlaps(self, other: ModelView) -> bool:
         return self.storage is other.storage and bool(self.mask & other.mask)
 
 
 @dataclass(eq=False, slots=True)
-class Graph:
+class ModelGraph:
     """A CUDA graph: its nodes as (stream, accesses, order within the graph, line), and the nodes before a launch."""
 
     number: int
@@ -173,7 +173,7 @@ class Host:
     number: int
     known: int = 0
     calls: int = 0
-    names: dict[str, View] = field(default_factory=dict)
+    names: dict[str, ModelView] = field(default_factory=dict)
     ended: bool = False
 
 
@@ -220,20 +220,20 @@ class Model:
         self.uses: list[list[tuple[Life, int, bool]]] = []
         self.copies: set[int] = set()
         self.arrays: set[int] = set()  # nodes of the host that no driver sees
-        self.races: list[Race] = []
-        self.doubtful: list[Race] = []
+        self.races: list[ModelRace] = []
+        self.doubtful: list[ModelRace] = []
         self.kept: list[Life] = []  # shown by the program's end, without a name
         self.withheld: set[str] = set()
         self.conservative = False
         self.is_judged = True
         self.line = 0
-        self.graphs: dict[str, Graph] = {}
-        self.capture: Graph | None = None
+        self.graphs: dict[str, ModelGraph] = {}
+        self.capture: ModelGraph | None = None
         # stream -> bits of the graph's nodes that happen before its next command
         self.captured: dict[str, int] = {}
-        self.casts: dict[int, View] | None = None  # autocast's cache
+        self.casts: dict[int, ModelView] | None = None  # autocast's cache
         self.pools: dict[tuple[object, ...], list[Life]] = {}
-        self.queues: dict[str, list[tuple[int, int, View]]] = {}  # messages and the senders' views
+        self.queues: dict[str, list[tuple[int, int, ModelView]]] = {}  # messages and the senders' views
         self.flag: tuple[int, int] | None = None  # (nodes, lines) that happen before it is set
         self.questions: list[Touch] = []  # accesses that query shared state
         self.changes: list[Touch] = []
@@ -275,19 +275,19 @@ class Model:
         )
 
     # -- names ------------------------------------------------------------------------------------------
-    def __getitem__(self, name: str) -> View:
+    def __getitem__(self, name: str) -> ModelView:
         try:
             return self.host.names[name]
         except KeyError:
             raise Invalid(f"{name} is not there") from None
 
-    def tensor(self, name: str, device: int | None = None) -> View:
+    def tensor(self, name: str, device: int | None = None) -> ModelView:
         """Return an ordinary tensor on a device, by default the current one."""
         view = self[name]
         need(view.is_ordinary and view.device == (self.device if device is None else device))
         return view
 
-    def bind(self, name: str, view: View) -> None:
+    def bind(self, name: str, view: ModelView) -> None:
         """Bind a name to another tensor, so that the former tensor loses a reference."""
         view.storage.refs += 1
         before = self.host.names.get(name)
@@ -326,26 +326,26 @@ class Model:
 
     def allocate(
         self, shape: tuple[int, ...], dtype: str = "float32", stream: str | None = None, weight: bool = False
-    ) -> View:
+    ) -> ModelView:
         """Return a new contiguous tensor in memory of a stream, by default the current one."""
         stream = stream or self.here
         need(self.capture is None or stream in self.captured)
         nbytes = int(np.prod(shape)) * ITEMSIZE[dtype]
         pool = (self.capture.number if self.capture else 0, stream, nbytes > SMALL)
-        return View(
+        return ModelView(
             ModelStorage(self._begin(nbytes, pool), self.device_of[stream]), 0, shape, contiguous_strides(shape), dtype,
             weight=weight,
         )  # fmt: skip
 
-    def temporary(self, shape: tuple[int, ...], dtype: str = "float32") -> View:
+    def temporary(self, shape: tuple[int, ...], dtype: str = "float32") -> ModelView:
         """Return a new tensor that no name will have; release its storage after its last use."""
         view = self.allocate(shape, dtype)
         view.storage.refs = 1
         return view
 
-    def new_pinned(self, shape: tuple[int, ...], dtype: str = "float32") -> View:
+    def new_pinned(self, shape: tuple[int, ...], dtype: str = "float32") -> ModelView:
         life = self._begin(int(np.prod(shape)) * ITEMSIZE[dtype], None)
-        return View(ModelStorage(life, -1), 0, shape, contiguous_strides(shape), dtype)
+        return ModelView(ModelStorage(life, -1), 0, shape, contiguous_strides(shape), dtype)
 
     def _begin(self, nbytes: int, pool: tuple[object, ...] | None) -> Life:
         self._clock += 1
@@ -364,8 +364,8 @@ class Model:
     # -- commands ---------------------------------------------------------------------------------------
     def launch(
         self,
-        reads: Iterable[View | tuple[View, int]] = (),
-        writes: Iterable[View | tuple[View, int]] = (),
+        reads: Iterable[ModelView | tuple[ModelView, int]] = (),
+        writes: Iterable[ModelView | tuple[ModelView, int]] = (),
         stream: str | None = None,
         copies: bool = False,
     ) -> None:
@@ -396,14 +396,14 @@ class Model:
         """Return True if a host's step, if there is one, happens before this host's next step in every run."""
         return use is None or use[0] is self.host or bool(self.host.calls >> use[1] & 1)
 
-    def host_access(self, view: View, writes: bool) -> None:
+    def host_access(self, view: ModelView, writes: bool) -> None:
         """Record that the host reads or writes pinned memory now, through a tensor or an array."""
         if view.kind == "array":
             self.arrays.add(len(self.before))
         node = self._node([(view.storage.life, view.mask, writes)], self.host.known, self.line, on_host=True)
         self.host.known |= 1 << node
 
-    def export(self, view: View) -> None:
+    def export(self, view: ModelView) -> None:
         """Record that an array shows pinned memory. If a copy may still write it, reads are not detected."""
         for access in view.storage.life.accesses:
             if access.writes and not self.host.known >> access.node & 1:
@@ -425,17 +425,17 @@ class Model:
             life.accesses.append(access)
         return node
 
-    def _conflicts(self, life: Life, new: Access) -> Iterator[Race]:
+    def _conflicts(self, life: Life, new: Access) -> Iterator[ModelRace]:
         for old in life.accesses:
             if old.mask & new.mask and self._is_unordered(old, new):
-                yield Race(old.node, new.node, self._kind(old.node, new.node))
+                yield ModelRace(old.node, new.node, self._kind(old.node, new.node))
 
     def _kind(self, first: int, second: int) -> str:
         if first in self.arrays or second in self.arrays:
             return "array"
         return "host" if self.on_host[first] or self.on_host[second] else "memory"
 
-    def _reuses(self, life: Life, new: Access) -> Iterator[Race]:
+    def _reuses(self, life: Life, new: Access) -> Iterator[ModelRace]:
         """Add the conflicts of memory reuse. See Note [The allocator's contract]."""
         if life.pool is None:
             return
@@ -447,21 +447,21 @@ class Model:
                     kept = ended.protected >> (old if ended is other else new).node & 1
                     if not kept and self._is_unordered(old, new):
                         if ended.settled:
-                            self.doubtful.append(Race(old.node, new.node, "reuse"))
+                            self.doubtful.append(ModelRace(old.node, new.node, "reuse"))
                         else:
-                            yield Race(old.node, new.node, "reuse")
+                            yield ModelRace(old.node, new.node, "reuse")
 
     def _may_reuse(self, later: Life, ended: Life) -> bool:
         """Return True if an allocation may reuse the memory of a freed one, because it was requested after the free."""
         return later is not ended and (ended.freed < later.born or not ended.after >> later.line & 1)
 
-    def _meetings(self, ended: Life, later: Life) -> Iterator[Race]:
+    def _meetings(self, ended: Life, later: Life) -> Iterator[ModelRace]:
         """Return the accesses of two allocations that no synchronization orders, in the order of one run."""
         for old in ended.accesses:
             for new in later.accesses:
                 first, second = sorted((old, new))
                 if not ended.protected >> old.node & 1 and self._is_unordered(first, second):
-                    yield Race(first.node, second.node, "reuse")
+                    yield ModelRace(first.node, second.node, "reuse")
 
     def _is_unordered(self, old: Access, new: Access) -> bool:
         return (
@@ -512,7 +512,7 @@ class Model:
         self.synchronize(self.device_of[origin])
         self.settle()
         self._captures += 1
-        self.capture = Graph(self._captures, origin)
+        self.capture = ModelGraph(self._captures, origin)
         self.captured = {origin: 0}
 
     def end_capture(self, name: str) -> None:
@@ -531,7 +531,7 @@ class Model:
         graph.nodes.append((uses, self.captured[stream], self.line))
         self.captured[stream] |= 1 << (len(graph.nodes) - 1)
 
-    def replay(self, graph: Graph) -> None:
+    def replay(self, graph: ModelGraph) -> None:
         """Launch a graph on the current stream. Launches of one graph run one after the other."""
         self.used_by_host(self.here)
         if any(life.freed for life in graph.outer):
@@ -577,7 +577,7 @@ def byte_mask(offset: int, shape: tuple[int, ...], strides: tuple[int, ...], ite
     return int.from_bytes(packed.tobytes(), "little")
 
 
-def _with_mask(use: View | tuple[View, int]) -> tuple[View, int]:
+def _with_mask(use: ModelView | tuple[ModelView, int]) -> tuple[ModelView, int]:
     return use if isinstance(use, tuple) else (use, use.mask)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from flambeau.testing.soundness.model import Host, Invalid, Model
 from flambeau.testing.soundness.order_steps import EVENTS
-from flambeau.testing.soundness.steps import OPERATIONS, Block, Step
+from flambeau.testing.soundness.steps import OPERATIONS, BlockOperation, Step
 
 STREAMS = {"main": 0, "s1": 0, "s2": 0, "s3": 0, "peer": 1, "t1": 1}  # by name: device
 _GROUPS = {"group0": 0, "group1": 1}  # the groups of streams of the ranks' process group
@@ -65,7 +65,7 @@ class Program:
         try:
             self.steps += (self._apply(step, (len(self.steps),)),)
         except Invalid:
-            if isinstance(OPERATIONS[step.operation], Block):  # it was begun
+            if isinstance(OPERATIONS[step.operation], BlockOperation):  # it was begun
                 self._begin()
                 for at, before in enumerate(self.steps):
                     self._apply(before, (at,))
@@ -80,7 +80,7 @@ class Program:
         model.host, model.here = model.hosts[step.host], step.stream or "main"
         model.line = len(self.where)
         self.where.append(place)
-        if not isinstance(kind, Block):
+        if not isinstance(kind, BlockOperation):
             kind.apply(model, *step.arguments)
         else:
             kind.begin(model, *step.arguments)
@@ -89,7 +89,7 @@ class Program:
         model.host.calls |= 1 << model.line
         return step
 
-    def _apply_block(self, block: Block, steps: Sequence[Step], outer: Where) -> tuple[Step, ...]:
+    def _apply_block(self, block: BlockOperation, steps: Sequence[Step], outer: Where) -> tuple[Step, ...]:
         fitting: list[Step] = []
         for step in steps:
             if step.operation in block.inner:

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from flambeau.testing.soundness.model import Invalid, Model, View
+from flambeau.testing.soundness.model import Invalid, Model, ModelView
 
 _T = TypeVar("_T")
 SLOTS = ("x", "y", "z", "u", "v", "w")  # names of tensors on devices
@@ -63,16 +63,16 @@ class Draw:
     def slot(self, slots: Sequence[str] = SLOTS) -> str:
         return self.one(slots)
 
-    def tensor(self, fits: Callable[[View], bool] = lambda view: True) -> str:
+    def tensor(self, fits: Callable[[ModelView], bool] = lambda view: True) -> str:
         """Return the name of a tensor on the current device."""
         return self.draw_name(
             lambda view: view.is_ordinary and view.device == self.model.device and fits(view)
         )
 
-    def pinned_name(self, fits: Callable[[View], bool] = lambda view: True) -> str:
+    def pinned_name(self, fits: Callable[[ModelView], bool] = lambda view: True) -> str:
         return self.draw_name(lambda view: view.device < 0 and view.kind == "tensor" and fits(view))
 
-    def draw_name(self, fits: Callable[[View], bool]) -> str:
+    def draw_name(self, fits: Callable[[ModelView], bool]) -> str:
         names = self.model.host.names
         return self.one([name for name in sorted(names) if fits(names[name])])
 
@@ -117,7 +117,7 @@ class Operation:
         return self.source(*arguments)
 
 
-class Block(Operation):
+class BlockOperation(Operation):
     """A kind of step with inner steps.
 
     Attributes:

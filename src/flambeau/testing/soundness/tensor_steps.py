@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.testing.soundness.model import Model, View, need
+from flambeau.testing.soundness.model import Model, ModelView, need
 from flambeau.testing.soundness.steps import Draw, Operation, operation
 
 SHAPES = ((64,), (64,), (64,), (8, 8), (8, 8), (300,))
 LARGE = (270_000,)  # elements: more than 1 MiB
 
 
-def apart(target: View, *sources: View) -> None:
+def apart(target: ModelView, *sources: ModelView) -> None:
     """Require that elements of the target do not share memory, and that sources are the target or share none with
     it.
     """
@@ -280,12 +280,12 @@ class Grow(Operation):
         storage, old = view.storage, view.storage.life
         larger = model.allocate((2 * view.numel,), view.dtype)
         new = larger.storage.life
-        before = View(type(storage)(old, storage.device), 0, view.shape, view.strides, view.dtype)
+        before = ModelView(type(storage)(old, storage.device), 0, view.shape, view.strides, view.dtype)
         model.launch([(before, (1 << old.nbytes) - 1)], [(larger, (1 << old.nbytes) - 1)])
         before.storage.recorded, storage.recorded = storage.recorded, set()
         storage.life = new
         model.release(before.storage)
-        grown = View(storage, 0, larger.shape, larger.strides, view.dtype)
+        grown = ModelView(storage, 0, larger.shape, larger.strides, view.dtype)
         model.bind(name, grown)
         model.launch(writes=[grown])
 
@@ -293,7 +293,7 @@ class Grow(Operation):
         return f"{name}.resize_(2 * {name}.numel()).fill_({value})"
 
 
-def _can_grow(view: View) -> bool:
+def _can_grow(view: ModelView) -> bool:
     return (
         view.contiguous
         and not view.offset
@@ -332,13 +332,13 @@ class Viewing(Operation):
         source = draw.draw_name(lambda view: view.is_ordinary and view.device >= 0 and self.fits(view))
         return draw.slot(), source, *self.choose(draw, draw.model[source])
 
-    def fits(self, view: View) -> bool:
+    def fits(self, view: ModelView) -> bool:
         raise NotImplementedError
 
-    def choose(self, draw: Draw, view: View) -> tuple[Any, ...]:
+    def choose(self, draw: Draw, view: ModelView) -> tuple[Any, ...]:
         return ()
 
-    def view(self, view: View, *arguments: Any) -> View:
+    def view(self, view: ModelView, *arguments: Any) -> ModelView:
         raise NotImplementedError
 
     def apply(self, model: Model, name: str, source: str, *arguments: Any) -> None:
@@ -351,20 +351,20 @@ class Viewing(Operation):
 class Slice(Viewing):
     weight = 3
 
-    def fits(self, view: View) -> bool:
+    def fits(self, view: ModelView) -> bool:
         return len(view.shape) == 1 and view.shape[0] >= 16
 
-    def choose(self, draw: Draw, view: View) -> tuple[Any, ...]:
+    def choose(self, draw: Draw, view: ModelView) -> tuple[Any, ...]:
         half = view.shape[0] // 2
         return draw.one(
             [(0, half, 1), (half, 2 * half, 1), (0, 2 * half, 2), (1, 2 * half, 2), (half // 2, half, 1)]
         )
 
-    def view(self, view: View, begin: int, end: int, step: int) -> View:
+    def view(self, view: ModelView, begin: int, end: int, step: int) -> ModelView:
         need(end <= view.shape[0])
         size = -(-(end - begin) // step)
         stride = view.strides[0]
-        return View(view.storage, view.offset + begin * stride, (size,), (step * stride,), view.dtype)
+        return ModelView(view.storage, view.offset + begin * stride, (size,), (step * stride,), view.dtype)
 
     def source(self, name: str, source: str, begin: int, end: int, step: int) -> str:
         return f"{name} = {source}[{begin}:{end}{f':{step}' if step > 1 else ''}]"
@@ -374,15 +374,15 @@ class Slice(Viewing):
 class Column(Viewing):
     weight = 1
 
-    def fits(self, view: View) -> bool:
+    def fits(self, view: ModelView) -> bool:
         return len(view.shape) == 2
 
-    def choose(self, draw: Draw, view: View) -> tuple[Any, ...]:
+    def choose(self, draw: Draw, view: ModelView) -> tuple[Any, ...]:
         return (draw.one(range(view.shape[1])),)
 
-    def view(self, view: View, at: int) -> View:
+    def view(self, view: ModelView, at: int) -> ModelView:
         need(at < view.shape[1])
-        return View(
+        return ModelView(
             view.storage, view.offset + at * view.strides[1], view.shape[:1], view.strides[:1], view.dtype
         )
 
@@ -394,11 +394,11 @@ class Column(Viewing):
 class Transpose(Viewing):
     weight = 1
 
-    def fits(self, view: View) -> bool:
+    def fits(self, view: ModelView) -> bool:
         return len(view.shape) == 2
 
-    def view(self, view: View) -> View:
-        return View(view.storage, view.offset, view.shape[::-1], view.strides[::-1], view.dtype)
+    def view(self, view: ModelView) -> ModelView:
+        return ModelView(view.storage, view.offset, view.shape[::-1], view.strides[::-1], view.dtype)
 
     def source(self, name: str, source: str) -> str:
         return f"{name} = {source}.t()"
@@ -408,12 +408,12 @@ class Transpose(Viewing):
 class Square(Viewing):
     weight = 1
 
-    def fits(self, view: View) -> bool:
+    def fits(self, view: ModelView) -> bool:
         return view.shape == (64,)
 
-    def view(self, view: View) -> View:
+    def view(self, view: ModelView) -> ModelView:
         stride = view.strides[0]
-        return View(view.storage, view.offset, (8, 8), (8 * stride, stride), view.dtype)
+        return ModelView(view.storage, view.offset, (8, 8), (8 * stride, stride), view.dtype)
 
     def source(self, name: str, source: str) -> str:
         return f"{name} = {source}.view(8, 8)"
@@ -423,11 +423,11 @@ class Square(Viewing):
 class Expand(Viewing):
     weight = 1
 
-    def fits(self, view: View) -> bool:
+    def fits(self, view: ModelView) -> bool:
         return len(view.shape) == 1 and view.shape[0] >= 16
 
-    def view(self, view: View) -> View:
-        return View(view.storage, view.offset, (2, 8), (0, view.strides[0]), view.dtype)
+    def view(self, view: ModelView) -> ModelView:
+        return ModelView(view.storage, view.offset, (2, 8), (0, view.strides[0]), view.dtype)
 
     def source(self, name: str, source: str) -> str:
         return f"{name} = {source}[:8].expand(2, 8)"

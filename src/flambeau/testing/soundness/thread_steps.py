@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.testing.soundness.model import Host, Model, View, need
+from flambeau.testing.soundness.model import Host, Model, ModelView, need
 from flambeau.testing.soundness.steps import SLOTS, Draw, Operation, Step, operation
 
 THREAD = 1  # the number of the second host
@@ -260,6 +260,6 @@ class WaitForWork(Meeting):
         return f"with torch.cuda.stream({(first, second)[host]}):\n    work.wait()\ndel work"
 
 
-def _fit(mine: View, theirs: View) -> bool:
+def _fit(mine: ModelView, theirs: ModelView) -> bool:
     alike = (mine.shape, mine.dtype, mine.contiguous) == (theirs.shape, theirs.dtype, True)
     return alike and mine.device == 0 and theirs.device == 1 and mine.is_ordinary and theirs.is_ordinary

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flambeau.testing.soundness.model import Life, Model, Race
+from flambeau.testing.soundness.model import Life, Model, ModelRace
 
 
-def is_visible(model: Model, race: Race) -> bool:
+def is_visible(model: Model, race: ModelRace) -> bool:
     """Return True if running the second node of a race first changes the symbols of printed values."""
     count, alias = len(model.before), _alias(model, race)
     usual = _run_symbolically(model, range(count), alias)
     return any(_run_symbolically(model, order, alias) != usual for order in _orders_of_race(model, race))
 
 
-def _alias(model: Model, race: Race) -> dict[Life, Life]:
+def _alias(model: Model, race: ModelRace) -> dict[Life, Life]:
     """Return a map that gives the later allocation of a reuse the memory of the earlier one."""
     if race.kind != "reuse":
         return {}
@@ -34,7 +34,7 @@ def _alias(model: Model, race: Race) -> dict[Life, Life]:
     return {}
 
 
-def _orders_of_race(model: Model, race: Race) -> list[list[int]]:
+def _orders_of_race(model: Model, race: ModelRace) -> list[list[int]]:
     """Return two orders: the recorded direction, and one that runs the second node of a race before the first.
 
     In the latter the first node and its successors are as late as possible, the second and its predecessors as early.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flambeau.core.random import Policy, permutation_bits
+from flambeau.core.random import DrawGrid, permutation_bits
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import blocks, file, i64
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
@@ -14,7 +14,7 @@ from flambeau.driver.cuda.index.radix import Radix
 def randperm(launch: Launch, device: CudaDevice) -> KernelPlan:
     """Return the kernel of randperm. Params: meta of the output, policy. Scalars: seed, offset."""
     out, policy = launch.outputs[0], launch.params[1]
-    assert isinstance(policy, Policy)
+    assert isinstance(policy, DrawGrid)
     bits = permutation_bits(out.numel)
     width = 32 if bits <= 32 else 64
     order = f"raw ^ (K)1 << {width - 1}" if bits == width else f"raw & ((K)1 << {bits}) - 1"
@@ -32,7 +32,7 @@ def randperm(launch: Launch, device: CudaDevice) -> KernelPlan:
     )
 
 
-def _drawing(radix: Radix, policy: Policy, width: int) -> Pass:
+def _drawing(radix: Radix, policy: DrawGrid, width: int) -> Pass:
     """Return the kernel that draws a random key for each element, reduced to the range of the keys."""
     greatest = "0xffffffffull" if width == 32 else "~0ull"
     text = f"""{file("random.cuh")}
@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(256) run({radix.kind}* keys, u64 se
     [=](i64 i, u64 v) {{ keys[i] = ({radix.kind})(v % {greatest} + (1ull << {width - 1})); }});
 }}
 """
-    grid = policy.threads(radix.count) // Policy.BLOCK
+    grid = policy.threads(radix.count) // DrawGrid.BLOCK
     return Pass(KernelProgram(text, (grid, 1, 1), 256, (i64(radix.count),)), (radix.source,), scalars=True)
 
 
