@@ -204,6 +204,12 @@ def test_methods_of_a_testcase_run_under_each_schedule(tmp_path):
     assert status == 1 and "1 failed in" in again, again
 
 
+def test_a_race_in_a_testcase_shows_only_the_programs_frames(tmp_path):
+    program(tmp_path, UNITTEST, "test_it.py")
+    _, text = run(tmp_path, "--virtual-gpus=1", "-k", "racy")
+    assert "RaceError" in text and "y = self.x * 2" in text and "findings.py" not in text, text
+
+
 @pytest.mark.parametrize("more", [(), ("-n", "1")])
 def test_a_method_of_a_testcase_that_is_proved_runs_once(tmp_path, more):
     program(tmp_path, UNITTEST, "test_it.py")

@@ -304,8 +304,13 @@ def _is_certified(item: Any) -> bool:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     """Add to the test's report the certificate, or the command that repeats a failure."""
     run = item.stash.get(_RUN, None)
-    if run is not None and call.excinfo is not None:
-        _hide_own_frames(call.excinfo)
+    if run is not None:
+        for error in (
+            call.excinfo,
+            *(getattr(item, "_excinfo", None) or ()),
+        ):  # unittest's, which pytest keeps there
+            if error is not None:
+                _hide_own_frames(error)
     report = yield
     if run is None:
         return report

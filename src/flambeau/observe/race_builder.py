@@ -20,6 +20,7 @@ from flambeau.observe.reporting.fixes import (
     synchronize_after,
 )
 from flambeau.observe.reporting.operators import public_name, reads_as_well, repetition
+from flambeau.observe.reporting.suspended import selection_note
 from flambeau.observe.reports import Fix, Race, RaceAccess
 
 READ, WRITE, READ_WRITE = "reads", "writes", "reads and writes"
@@ -115,7 +116,7 @@ def build_race(
         fix, note = _wait_in_capture(pair, launches[0])
     else:
         fix = _wait_stream(pair, waited, proposer)
-        note = _early_wait_note(last, command, str(last[0]))
+        note = _early_wait_note(last, command, str(last[0])) or selection_note(pair.later)
     if is_cast:
         note = _CACHED_CAST
     if waited is not None:

@@ -3,6 +3,7 @@
 import ast
 import os
 import random
+import re
 
 import pytest
 from fix_kit import apply, certificate_of, random_program, write
@@ -238,6 +239,66 @@ def test_a_fix_in_the_programs_own_names(tmp_path, name):
         if not certificate_of(path).races:
             return
     pytest.fail(path.read_text())
+
+
+LOADER = """
+class Loader:
+    def __init__(self, n):
+        self.side, self.left = torch.cuda.Stream(), n
+        self.batch = self.fetch()
+    def fetch(self):
+        self.left -= 1
+        with torch.cuda.stream(self.side):
+            return torch.zeros(64).pin_memory().to("cuda", non_blocking=True) if self.left >= 0 else None
+    def __iter__(self):
+        {iter}
+    def __next__(self):
+        batch, self.batch = self.batch, self.fetch()
+        if batch is None:
+            raise StopIteration
+        batch.record_stream(torch.cuda.current_stream())
+        return batch
+for batch in Loader(3):
+    batch.sum()
+"""
+
+
+@pytest.mark.parametrize(
+    "iter",
+    ["return self", "while (b := self.batch) is not None:\n            self.batch = self.fetch()\n"
+                    "            b.record_stream(torch.cuda.current_stream())\n            yield b"],
+)  # fmt: skip
+def test_a_loaders_fix_names_the_line_where_batches_leave(tmp_path, iter):
+    path = write(tmp_path, LOADER.replace("{iter}", iter))
+    said, wait = str(certificate_of(path).races[0]), "torch.cuda.current_stream().wait_stream(self.side)"
+    assert "synchronize()" in said and f": {wait}." in said.partition("insert instead")[2], said
+    lines = path.read_text().splitlines()
+    at = [int(n) for n in re.findall(r"program\.py:(\d+)", said.partition("insert instead")[2])]
+    assert {lines[number - 1].split()[0] for number in at} <= {"yield", "return"}, said
+    for number in sorted(at, reverse=True):
+        indent = lines[number - 1][: -len(lines[number - 1].lstrip())]
+        lines.insert(number - 1, indent + wait)
+    path.write_text("\n".join(lines))
+    assert not certificate_of(path).races
+
+
+def test_a_stream_that_a_suspended_generator_selected_is_explained(tmp_path):
+    text = """
+    def parts(n):
+        side = torch.cuda.Stream()
+        for i in range(n):
+            with torch.cuda.stream(side):
+                x = torch.full((4,), float(i), device="cuda")
+                yield x
+    total = torch.zeros((), device="cuda")
+    for part in parts(2):
+        total += part.sum()
+    """
+    path = write(tmp_path, text)
+    note = certificate_of(path).races[0].note
+    assert "the block of program.py:7" in note and "suspended in it at program.py:9" in note, note
+    path.write_text(path.read_text().replace("            yield x", "        yield x"))
+    assert all("suspended" not in race.note for race in certificate_of(path).races)
 
 
 def test_works_of_a_list_are_all_waited_for():

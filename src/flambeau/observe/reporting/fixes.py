@@ -26,12 +26,13 @@ from flambeau.observe.reporting.names import (
     cuda_module,
     default_name,
     own_name,
+    root_of,
     target_of,
     work_on,
 )
 from flambeau.observe.reporting.operands import tensor_name
 from flambeau.observe.reporting.scopes import FrameScope, is_own_file, live_scopes
-from flambeau.observe.reporting.source_file import source_file
+from flambeau.observe.reporting.source_file import first_line, source_file
 from flambeau.observe.reporting.spots import SourceSpot, insertion, is_comprehension, is_simple, spot_of
 from flambeau.observe.reports import Edit
 
@@ -352,8 +353,42 @@ def _elsewhere(first: SourceSpot | None) -> str:
     _, stream = _selected_at(first)
     if first is None or stream is None or not is_simple(stream):
         return ": keep it in a variable to wait for it alone"
-    called = f"{line_place(first.source.path, stream.lineno)} calls it {ast.unparse(stream)}"
-    return f"; {called}. To wait for it alone, wait where it has that name"
+    text, cuda = ast.unparse(stream), cuda_module(first.source)
+    called = f"{line_place(first.source.path, stream.lineno)} calls it {text}"
+    exits = _exits(first, root_of(text))
+    if not exits or cuda is None:
+        return f"; {called}. To wait for it alone, wait where it has that name"
+    places = " and ".join(line_place(first.source.path, line) for line in exits)
+    return (
+        f"; {called}. To wait for it alone, insert instead before {places}: "
+        f"{cuda}.current_stream().wait_stream({text})"
+    )
+
+
+def _exits(first: SourceSpot, name: str) -> list[int]:
+    """Return the lines at which an iterator gives its items to the code that races with it.
+
+    Args:
+        first: The first access.
+        name: The variable with which the stream's name begins there: "self", or a local one of a generator.
+    """
+    around = first.class_of if name == "self" else first.function
+    if around is None:
+        return []
+    found = {}
+    for node in ast.walk(around):
+        spot = SourceSpot(first.source, node, first.statement)
+        gives = isinstance(node, ast.Yield) or (
+            isinstance(node, ast.Return) and node.value is not None and _is_next(spot.function)
+        )
+        statement = first.source.statement_of(node) if gives else None
+        if statement is not None:
+            found[first_line(statement)] = statement
+    return sorted(found)
+
+
+def _is_next(function: ast.AST) -> bool:
+    return isinstance(function, ast.FunctionDef) and function.name == "__next__"
 
 
 def _wait_lines(waiter: StreamName, awaited: StreamName) -> tuple[str, ...]:
