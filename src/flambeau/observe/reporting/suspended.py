@@ -18,7 +18,7 @@ def selection_note(agent: LogicalThread) -> str:
     """Return a note if a suspended generator's block, and no running one, selects a stream; "" otherwise."""
     if agent.ordinal == 0 or any(_selections(scope, agent) for scope in live_scopes()):
         return ""
-    for scope in _suspended():
+    for scope in _generator_scopes():
         for line in _selections(scope, agent):
             path, at = scope.site[0].co_filename, scope.spot.line if scope.spot is not None else 0
             return (
@@ -40,10 +40,10 @@ def _selections(scope: FrameScope, agent: LogicalThread) -> list[int]:
     ]
 
 
-def _suspended() -> Iterator[FrameScope]:
+def _generator_scopes() -> Iterator[FrameScope]:
     """Yield the positions of the program's suspended generators."""
     for found in gc.get_objects():
         if type(found) is GeneratorType and inspect.getgeneratorstate(found) == inspect.GEN_SUSPENDED:
             frame = found.gi_frame
-            if is_own_file(frame.f_code.co_filename):
+            if frame is not None and is_own_file(frame.f_code.co_filename):
                 yield FrameScope(frame, (frame.f_code, frame.f_lasti))
