@@ -344,7 +344,7 @@ def register_fake(
         op: An operator or its name.
         func: The function; without it, the result is a decorator.
         lib: The library that owns it.
-        allow_override: Whether an existing one is replaced.
+        allow_override: Replace an existing function instead of raising.
 
     Raises:
         RuntimeError: If there is no such operator.

@@ -20,7 +20,7 @@ _NONE = (
 
 
 class device(DeviceGuard):
-    """A context manager that makes such a device current; a negative index or None changes nothing."""
+    """A context manager that selects an MTIA device; a negative index or None changes nothing."""
 
     kind = "mtia"
 

@@ -79,9 +79,7 @@ def is_tensor_like(inp: Any) -> bool:
 
 
 def get_overridable_functions() -> dict[Any, list[Callable[..., Any]]]:
-    """Return what `__torch_function__` may be asked about, by what it is found in: modules, and Tensor with its
-    properties.
-    """
+    """Return the functions that classes may override, by the module or class that has them. Properties are included."""
     found: dict[Any, list[Callable[..., Any]]] = {}
     for function in torch_function.overridable():
         name = resolve_name(function)
@@ -103,12 +101,12 @@ def get_default_nowrap_functions() -> set[Callable[..., Any]]:
 
 
 def is_tensor_method_or_property(func: Callable[..., Any]) -> bool:
-    """Return True if a function that `__torch_function__` was asked about is a method or a property of Tensor."""
+    """Return True if a function that `__torch_function__` received is a method or a property of Tensor."""
     return (resolve_name(func) or "").startswith("torch.Tensor.")
 
 
 def resolve_name(f: Any) -> str | None:
-    """Return what to call such a function: "torch.Tensor.add"; None of what is none."""
+    """Return the name of a function that classes may override, such as "torch.Tensor.add"; None for other objects."""
     return torch_function.name_of(f)
 
 

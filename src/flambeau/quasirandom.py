@@ -31,7 +31,7 @@ class SobolEngine:
 
     Args:
         dimension: Dimensions of a point, at most 21,201.
-        scramble: Whether points are scrambled at random.
+        scramble: True if points are scrambled at random.
         seed: Seed of the scrambling; without it the default generator is used.
 
     Attributes:

@@ -40,7 +40,7 @@ default_generators: tuple[Any, ...] = ()
 
 
 class device(DeviceGuard):
-    """A context manager that makes such a device current; a negative index or None changes nothing."""
+    """A context manager that selects an XPU device; a negative index or None changes nothing."""
 
     kind = "xpu"
 

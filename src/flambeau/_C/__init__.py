@@ -91,7 +91,7 @@ def _is_tracing() -> bool:
 
 
 def _get_tracing_state() -> None:
-    """Return None: nothing is traced."""
+    """Return None, because no TorchScript trace runs."""
 
 
 def _are_functorch_transforms_active() -> bool:

@@ -57,9 +57,9 @@ def _cuda_isHistoryEnabled() -> bool:
 
 
 def _cuda_clearCublasWorkspaces() -> None:
-    """Return: the caching allocator has no workspaces of cuBLAS to release.
+    """Initialize CUDA and release nothing: the caching allocator has no workspaces of cuBLAS.
 
-    `memory_allocated` does not count the workspaces of matrix products, which the driver keeps for each stream.
+    The driver keeps a workspace for each stream, which `memory_allocated` does not count.
     """
     system.init()
 

@@ -133,7 +133,7 @@ _BACKWARD_OF_PARTS = {"select": "select_backward", "slice": "slice_backward", "d
 
 @_compose
 def view_backward(view: Any, grad: Any, meta: Any, params: tuple[Any, ...]) -> Any:
-    """Return the gradient of what was viewed; of a part it is one overload."""
+    """Return the gradient of a view's base, which one overload computes for views of a part."""
     if view.name in _BACKWARD_OF_PARTS:
         return _aten(_BACKWARD_OF_PARTS[view.name], grad, list(meta.shape), *params)
     return fit_gradient(view.derivative(grad, meta, run, *params), meta)

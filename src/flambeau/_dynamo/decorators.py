@@ -39,7 +39,7 @@ class _Polyfills:
     """The substitutes that the program registered for functions.
 
     Attributes:
-        by_function: function -> its substitute.
+        by_function: Function -> its substitute.
     """
 
     by_function: dict[Any, Any] = {}
@@ -50,7 +50,7 @@ def reset() -> None:
 
 
 def run(fn: Callable[..., Any] | None = None) -> Any:
-    """Return a function that runs `fn` without compiling it, or such a decorator."""
+    """Return a function that runs `fn` without compiling it; without `fn`, return a decorator."""
     context = CompileContext()
     return context if fn is None else context(_require_callable(fn))
 
@@ -62,9 +62,9 @@ def disable(
 
     Args:
         fn: The function, module or class.
-        recursive: Whether functions that it calls are left to Python, too.
+        recursive: True if functions that it calls are left to Python, too.
         reason: A text that PyTorch shows.
-        wrapping: Whether the result has the name and docstring of `fn`.
+        wrapping: True if the result has the name and docstring of `fn`.
 
     Raises:
         AssertionError: If `fn` is not callable.
@@ -170,7 +170,7 @@ def substitute_in_graph(
 
     Args:
         original_fn: The function to substitute, usually one written in C.
-        can_constant_fold_through: Whether the compiler may evaluate it for constants.
+        can_constant_fold_through: True if the compiler may evaluate it for constants.
         skip_signature_check: If False, the signatures must agree.
 
     Raises:
@@ -314,7 +314,7 @@ def mark_unbacked(
         t: The tensor.
         index: A dimension, or a list or tuple of them.
         hint_override: A size for the compiler to expect.
-        strict: Whether generating code for one size is an error.
+        strict: True if generating code for one size is an error.
         specialize_on: Conditions for each of which the compiler generates separate code.
         shape_id: A name that dimensions of equal sizes share.
         min: The smallest size.
@@ -370,7 +370,7 @@ def mark_static_address(t: Any, guard: bool = False) -> None:
 
     Args:
         t: The tensor.
-        guard: Whether the compiler must check the address.
+        guard: True if the compiler must check the address.
 
     Raises:
         TypeError: If `t` is not a tensor.

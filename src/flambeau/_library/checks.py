@@ -39,7 +39,7 @@ def opcheck(
         args: Its arguments.
         kwargs: Its keyword arguments.
         test_utils: The tests, or "all".
-        raise_exception: Whether the first failure is raised.
+        raise_exception: True if the first failure is raised.
         atol: Not used.
         rtol: Not used.
 

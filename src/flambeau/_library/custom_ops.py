@@ -175,7 +175,7 @@ class CustomOpDef:
 
         Args:
             device_type: The device type.
-            enabled: Whether its kernel is used.
+            enabled: True if its kernel is used.
         """
         before = set(self._disabled_kernel)
         (self._disabled_kernel.discard if enabled else self._disabled_kernel.add)(device_type)

@@ -65,7 +65,7 @@ class _Dispatch(threading.local):
     """The kernels that this thread excludes from dispatch.
 
     Attributes:
-        below_autograd: Whether kernels for autograd are passed over.
+        below_autograd: True if kernels for autograd are passed over.
     """
 
     below_autograd = False
@@ -89,7 +89,7 @@ class Operator:
 
     Attributes:
         schema: The declaration.
-        kernels: dispatch key -> function.
+        kernels: Dispatch key -> function.
         fake: The function that computes shapes of results.
         autograd: The function that records a call for backward.
         tags: Properties that the program declared.
@@ -200,7 +200,7 @@ class _Registry:
 
     Attributes:
         operators: (qualified name, overload name) -> operator.
-        owners: namespace -> the place that declared all of it.
+        owners: Namespace -> the place that declared all of it.
         load_aten: Adds the overloads of an operator of `torch.ops.aten`.
     """
 

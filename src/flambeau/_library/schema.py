@@ -34,8 +34,8 @@ class Argument(NamedTuple):
         alias: The alias annotation, such as "(a0!)".
         name: The name; empty for most results.
         default: The default value.
-        has_default: Whether there is one.
-        kwarg_only: Whether it is passed by keyword only.
+        has_default: True if there is one.
+        kwarg_only: True if it is passed by keyword only.
     """
 
     kind: str

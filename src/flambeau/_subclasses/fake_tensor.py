@@ -114,7 +114,7 @@ class FakeTensorMode(TorchDispatchMode):
     """A context in which new tensors are fake, and operators compute no values.
 
     Args:
-        allow_non_fake_inputs: Whether operators may get tensors with values, which then count as fake.
+        allow_non_fake_inputs: True if operators may get tensors with values, which then count as fake.
         shape_env: None: sizes are numbers, not symbols.
         **other: Options of PyTorch that say how operators without a meta kernel run, which there are none of.
 

@@ -37,9 +37,9 @@ class autocast:
 
     Args:
         device_type: "cuda" or "cpu".
-        dtype: the lower precision, by default float16 on CUDA and bfloat16 on the CPU.
+        dtype: The lower precision, by default float16 on CUDA and bfloat16 on the CPU.
         enabled: False switches autocast off inside.
-        cache_enabled: whether weights are cast once for all their uses inside (default: as around it).
+        cache_enabled: True if weights are cast once for all their uses inside (default: as around it).
     Raises ValueError, RuntimeError: no such device type. Warns, and is disabled, where the dtype is none of the two
     on the CPU, and for CUDA where there is none.
     """

@@ -59,7 +59,7 @@ class QuantWrapper(Module):
         self.train(module.training)
 
     def forward(self, X: Any) -> Any:  # noqa: N803
-        """Return what the module returns."""
+        """Run the module between the stubs `quant` and `dequant`."""
         return self.dequant(self.module(self.quant(X)))
 
 

@@ -111,5 +111,5 @@ _lacking = lacking("torch.autograd.forward_ad")
 
 
 def __getattr__(name: str) -> int:
-    """Return the number of the open dual level, -1 if there is none."""
+    """Return, for `_current_level`, the number of the open dual level; -1 if there is none."""
     return len(forward_mode.local.levels) - 1 if name == "_current_level" else _lacking(name)

@@ -149,8 +149,8 @@ def jacobian(
     results.
 
     Raises:
-        AssertionError: if `strategy` is neither "reverse-mode" nor "forward-mode".
-        NotImplementedError: if `strategy` is "forward-mode" without `vectorize`, or in strict mode.
+        AssertionError: If `strategy` is neither "reverse-mode" nor "forward-mode".
+        NotImplementedError: If `strategy` is "forward-mode" without `vectorize`, or in strict mode.
     """
     assert strategy in ("forward-mode", "reverse-mode"), (
         'Expected strategy to be either "forward-mode" or "reverse-mode". Hint: If your function has more outputs than '

@@ -31,7 +31,7 @@ class record_function(ContextDecorator):
     """A named block in profiles and traces: `with record_function("forward"):`, or a decorator.
 
     Args:
-        name: what it is called. args: a text that is kept with it.
+        name: What it is called. args: a text that is kept with it.
     """
 
     def __init__(self, name: str, args: str | None = None) -> None:
@@ -51,8 +51,8 @@ class profile:
 
     Args:
         enabled: False makes it a no-op.
-        use_cuda: what devices do too; initializes CUDA. use_device: "cuda" is the same.
-        record_shapes: keep the shapes of inputs. with_flops: count floating-point operations. with_stack: keep the
+        use_cuda: What devices do too; initializes CUDA. use_device: "cuda" is the same.
+        record_shapes: Keep the shapes of inputs. with_flops: count floating-point operations. with_stack: keep the
             call site of each call. profile_memory: keep what calls allocate and free, on the CPU and on
             CUDA devices.
 
@@ -169,7 +169,7 @@ class emit_nvtx:
 
     Args:
         enabled: False makes it a no-op.
-        record_shapes: put the shapes of inputs into the ranges' texts.
+        record_shapes: Put the shapes of inputs into the ranges' texts.
     """
 
     def __init__(self, enabled: bool = True, record_shapes: bool = False) -> None:

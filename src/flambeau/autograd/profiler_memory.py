@@ -17,9 +17,15 @@ from flambeau.runtime.context import AllocatedBlock, Context
 
 @dataclass(frozen=True)
 class MemoryNote:
-    """`nbytes` (negative: freed) at an address, at a time in microseconds. `allocated`, `reserved`: of the device then.
+    """An allocation or a free.
 
-    Of the CPU `allocated` is what the profile has seen, and nothing is reserved. device_index: -1 of the CPU.
+    Attributes:
+        time: The time in microseconds.
+        device_index: The index of the device; -1 for the CPU.
+        ptr: The address.
+        nbytes: The size in bytes, negative for a free.
+        allocated: The bytes allocated on the device afterwards; for the CPU, those that the profile has seen.
+        reserved: The bytes reserved on the device afterwards; 0 for the CPU.
     """
 
     time: float

@@ -25,7 +25,7 @@ class ImperativeEngine:
             callback: A function without arguments. It may queue others.
 
         Raises:
-            RuntimeError: if no backward pass runs in this thread.
+            RuntimeError: If no backward pass runs in this thread.
         """
         if mode.engine is None:
             raise RuntimeError("Final callbacks can only be installed during backward pass.")

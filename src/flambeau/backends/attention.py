@@ -64,7 +64,7 @@ enable_cudnn_sdp, cudnn_sdp_enabled = _switch(SDPBackend.CUDNN_ATTENTION, "cudnn
 
 
 def allow_fp16_bf16_reduction_math_sdp(enabled: bool) -> None:
-    """Return True if the products of SDPBackend.MATH may sum halves in their own precision.
+    """Allow the products of SDPBackend.MATH to sum 16-bit numbers in their own precision, or forbid it.
 
     Raises:
         RuntimeError: If the value is not a bool.
@@ -74,7 +74,7 @@ def allow_fp16_bf16_reduction_math_sdp(enabled: bool) -> None:
 
 
 def fp16_bf16_reduction_math_sdp_allowed() -> bool:
-    """Return True if the products of SDPBackend.MATH may sum halves in their own precision."""
+    """Return True if the products of SDPBackend.MATH may sum 16-bit numbers in their own precision."""
     return flags.attention_reduced
 
 

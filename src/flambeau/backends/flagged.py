@@ -28,7 +28,7 @@ class Flag:
         setattr(flags, self._name, value)
 
     def check(self, value: Any) -> None:
-        """Return True if it may be set to a value."""
+        """Raise RuntimeError if a value does not have the flag's type."""
         if type(value) is not self.kind:
             wanted = "an int" if self.kind is int else "a bool"
             raise RuntimeError(f"{self._setter} expects {wanted}, but got {type(value).__name__}")

@@ -60,7 +60,7 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 
     Args:
         fn: The function, module or class.
-        recursive: Whether functions that it calls are left to Python, too.
+        recursive: True if functions that it calls are left to Python, too.
         reason: A text that PyTorch shows.
 
     Raises:
@@ -221,7 +221,7 @@ def keep_tensor_guards_unsafe(guard_entries: Sequence[Any], keep_parameters: boo
 
     Args:
         guard_entries: The guards.
-        keep_parameters: Whether these include guards of parameters.
+        keep_parameters: True if these include guards of parameters.
     """
     return [
         g.guard_type == "TENSOR_MATCH" and (keep_parameters or not isinstance(g.value, Parameter))

@@ -25,9 +25,9 @@ class device:  # PyTorch's public name
     a tensor on one of them raises. Instances are interned, so `is` and `==` agree.
 
     Raises:
-        RuntimeError: unknown device type, malformed string, negative index.
-        ValueError: an index of more than 15 bits.
-        TypeError: an argument of another type.
+        RuntimeError: Unknown device type, malformed string, negative index.
+        ValueError: An index of more than 15 bits.
+        TypeError: An argument of another type.
     """
 
     __slots__ = ("index", "type")

@@ -98,7 +98,7 @@ def absent_device(kind: str, copying: bool = False) -> Exception:
 
     Args:
         kind: The device type.
-        copying: Whether a tensor was to be copied there, not created.
+        copying: True if a tensor was to be copied there, not created.
     """
     advice = "Flambeau has the devices 'cpu', 'cuda' and 'meta'."
     if kind in ("xpu", "mtia"):

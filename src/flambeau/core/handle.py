@@ -29,7 +29,7 @@ class RemovableHandle:
         self.id = next(_ids)
 
     def remove(self) -> None:
-        """Take the hook out. Again is allowed."""
+        """Remove the hook. The call is idempotent."""
         for reference in self._dicts:
             found = reference()
             if found is not None:

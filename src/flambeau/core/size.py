@@ -12,7 +12,7 @@ class Size(tuple[int, ...]):
     """`torch.Size([2, 3])`. Slices, sums and products of sizes are sizes.
 
     Raises:
-        TypeError: an element that is not an int.
+        TypeError: An element that is not an int.
     """
 
     __slots__ = ()

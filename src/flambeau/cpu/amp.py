@@ -16,7 +16,7 @@ class autocast(amp.autocast):
     Args:
         enabled: False switches autocast off inside.
         dtype: The lower precision.
-        cache_enabled: Whether weights are cast once for all their uses inside.
+        cache_enabled: True if weights are cast once for all their uses inside.
     """
 
     def __init__(self, enabled: bool = True, dtype: dtype = bfloat16, cache_enabled: bool = True) -> None:

@@ -88,11 +88,11 @@ def elementwise(text: str, *, name: str = "elementwise", differentiable: bool = 
         leaky(a, slope=0.2)
 
     Args:
-        text: an expression in Python's syntax; its operands are in the order in which it names them, or a lambda with
+        text: An expression in Python's syntax; its operands are in the order in which it names them, or a lambda with
             parameters, which may have numbers for defaults. Operators, comparisons, `a if c else b`, pi, inf, nan, the
             pointwise functions of torch (exp, atan2, erf, where, ...), min and max. A tuple gives several results.
-        name: what race reports, timelines and profiles call it.
-        differentiable: record it in the autograd graph, its gradients by the chain rule over the expression, all
+        name: What race reports, timelines and profiles call it.
+        differentiable: Record it in the autograd graph, its gradients by the chain rule over the expression, all
             in one kernel, and theirs in turn. Else going backward through it raises.
 
     Operands broadcast. All is computed in the dtype that PyTorch's promotion gives for all operands and numbers

@@ -78,8 +78,8 @@ def _create_jit_fn(code_string: str, **kwargs: Any) -> Callable[..., Any]:
         fn(a, b, alpha=3.14)
 
     Args:
-        code_string: function templates of one type; the last is the kernel.
-        kwargs: names and default values of its last parameters, Python numbers.
+        code_string: Function templates of one type; the last is the kernel.
+        kwargs: Names and default values of its last parameters, Python numbers.
 
     Tensors broadcast and are promoted to one dtype, the result's. Not differentiable. Raises Exception: the text
     is no such template. When called, NotSupportedError: see the module.
@@ -88,8 +88,9 @@ def _create_jit_fn(code_string: str, **kwargs: Any) -> Callable[..., Any]:
 
 
 def _create_multi_output_jit_fn(code_string: str, num_outputs: int, **kwargs: Any) -> Callable[..., Any]:
-    """Work like `_create_jit_fn`, of a template that returns nothing and assigns its `num_outputs` parameters `T&
-    out`.
+    """Return a function of a template that returns nothing and assigns its `num_outputs` parameters of type `T&`.
+
+    See `_create_jit_fn`.
     """
     return _JittedFunction(code_string, return_by_ref=True, num_outputs=num_outputs, **kwargs)
 

@@ -100,10 +100,10 @@ def all_reduce(
     """Reduce all inputs elementwise into every output: sum, product, maximum, minimum, mean are op 1, 2, 3, 4, ...
 
     Args:
-        inputs: contiguous tensors of one dtype and number of elements, each on its own GPU.
-        outputs: as `inputs`, on the same GPUs in order; default: the inputs.
-        streams: for each tensor a Stream of its device, or None for the current one.
-        comms: for each tensor what `init_rank` gave, where other members are elsewhere; default: these tensors are all.
+        inputs: Contiguous tensors of one dtype and number of elements, each on its own GPU.
+        outputs: As `inputs`, on the same GPUs in order; default: the inputs.
+        streams: For each tensor a Stream of its device, or None for the current one.
+        comms: For each tensor what `init_rank` gave, where other members are elsewhere; default: these tensors are all.
 
     Raises:
         RuntimeError: For tensors that do not fit each other.

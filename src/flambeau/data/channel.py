@@ -83,7 +83,7 @@ class Channel:
                 line.shutdown(SHUT_RDWR)
 
     def close(self) -> None:
-        """Close this end. Again is allowed."""
+        """Close this end. The call is idempotent."""
         self.connection.close()
 
 

@@ -94,7 +94,7 @@ def run_worker(channel: Channel, number: int, orders: WorkerSetup, inherited: Se
 
 
 def _incoming(channel: Channel) -> SimpleQueue[Any]:
-    """Yield tasks as they arrive, and None at the end.
+    """Return a queue that receives the tasks as they arrive, and None at the end.
 
     A thread reads them from the socket immediately. Otherwise the parent could block sending a task while the worker
     blocks sending a batch.

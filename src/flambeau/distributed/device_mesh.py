@@ -509,7 +509,7 @@ def init_device_mesh(
 
 
 def _overrides_by_dimension(given: dict[Any, Any], ndim: int, names: Sequence[str]) -> Iterator[Override]:
-    """Return (backend, options) of each dimension. Raises RuntimeError if a dimension is named twice or does not
+    """Yield (backend, options) of each dimension. Raises RuntimeError if a dimension is named twice or does not
     exist.
     """
     for place in range(ndim):

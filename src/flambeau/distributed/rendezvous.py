@@ -102,7 +102,7 @@ def _from_tcp(
 def _from_environment(
     url: str, timeout: timedelta = DEFAULT_TIMEOUT, environ: Mapping[str, str] = os.environ, **kwargs: Any
 ) -> Iterator[tuple[Store, int, int]]:
-    """Return the rank, world size and store that the environment variables name."""
+    """Yield the rank, world size and store that the environment variables name."""
     query = _query(urlparse(url))
 
     def value(name: str) -> str:

@@ -73,7 +73,7 @@ class BinaryOdds(Distribution):
         return self._expand_parts(batch_shape, _instance, **self._other_parts(), **parts)
 
     def _other_parts(self) -> dict[str, Any]:
-        """Return what `expand` takes over as it is."""
+        """Return the constructor arguments that `expand` passes on unchanged."""
         return {}
 
     @lazy_property

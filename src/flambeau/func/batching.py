@@ -48,8 +48,8 @@ def vmap(
         The function of batches.
 
     Raises:
-        RuntimeError: if `randomness` is none of these.
-        ValueError: if `chunk_size` is not positive.
+        RuntimeError: If `randomness` is none of these.
+        ValueError: If `chunk_size` is not positive.
     """
     if randomness not in ("error", "different", "same"):
         raise RuntimeError(
@@ -94,7 +94,7 @@ def _take_inputs(func: Any, in_dims: Any, args: tuple[Any, ...]) -> tuple[int, l
     """Return the number of samples, the leaves of the inputs, their dimensions and their nesting.
 
     Raises:
-        ValueError: if inputs and `in_dims` do not fit each other.
+        ValueError: If inputs and `in_dims` do not fit each other.
     """
     name = _name(func)
     head = f"vmap({name}, in_dims={in_dims}, ...)(<inputs>): "
@@ -155,7 +155,7 @@ def _stack_outputs(func: Any, results: Sequence[Any], out_dims: Any, size: int) 
     """Return the results of all samples as one.
 
     Raises:
-        ValueError: if an output is not a tensor, or `out_dims` does not fit the outputs.
+        ValueError: If an output is not a tensor, or `out_dims` does not fit the outputs.
     """
     name = _name(func)
     flat = [pytree.tree_leaves(result) for result in results]
@@ -250,7 +250,7 @@ class _Draws:
         """Call the function of one sample.
 
         Raises:
-            RuntimeError: if it drew random numbers and must not.
+            RuntimeError: If it drew random numbers and must not.
         """
         if self.randomness == "same" and index:
             self._restore()

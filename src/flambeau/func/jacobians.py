@@ -20,7 +20,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class _Call:
-    """A function's call on new tensors: `given` in the places of its arguments, and `outputs`, what it returned."""
+    """A call of a function with new tensors in place of those that it is differentiated by."""
 
     def __init__(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Any, places: Any, aux: bool
@@ -171,7 +171,7 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
 
 
 def _push_forward(call: _Call, along: Sequence[Any]) -> list[Any]:
-    """Return how the outputs change along tangents: the gradient, by the rows' weights, of what the walk gives."""
+    """Return the derivatives of the outputs along tangents, from the backward pass and its initial gradients."""
     with enable_grad():
         weights = [o.detach().new_zeros(o.shape).requires_grad_() for o in call.outputs]
         pulled = call.pull_back(call.outputs, weights)

@@ -62,7 +62,7 @@ def stack_module_state(models: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         The parameters, which are new leaves, and the buffers.
 
     Raises:
-        RuntimeError: if there are no models, or they differ in class, mode or `requires_grad`.
+        RuntimeError: If there are no models, or they differ in class, mode or `requires_grad`.
     """
     models = list(models)
     if not models:

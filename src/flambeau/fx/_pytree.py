@@ -14,7 +14,7 @@ def tree_flatten_spec(pytree: PyTree, spec: TreeSpec, exact_structural_match: bo
     """Return the leaves of `pytree`, taken apart as `spec` says.
 
     Raises:
-        ValueError: if the structure of `pytree` differs.
+        ValueError: If the structure of `pytree` differs.
     """
     return spec.flatten_up_to(tuple(pytree) if spec.type is tuple else pytree)
 

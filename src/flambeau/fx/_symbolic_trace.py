@@ -171,8 +171,8 @@ def wrap(fn_or_name: str | Callable[..., Any]) -> str | Callable[..., Any]:
     function.
 
     Raises:
-        RuntimeError: if the argument is neither callable nor a string.
-        NotImplementedError: if the call is not at the top level of a module.
+        RuntimeError: If the argument is neither callable nor a string.
+        NotImplementedError: If the call is not at the top level of a module.
     """
     if not callable(fn_or_name) and not isinstance(fn_or_name, str):
         raise RuntimeError("Unsupported type for global function! Must be either a callable or string name")
@@ -238,7 +238,7 @@ class Tracer(TracerBase):
         """Return the dotted name of a submodule of the root.
 
         Raises:
-            NameError: if it is not a submodule of the root.
+            NameError: If it is not a submodule of the root.
         """
         if self.submodule_paths:
             path = self.submodule_paths.get(mod)
@@ -291,8 +291,8 @@ class Tracer(TracerBase):
         """Return an argument of a node. Parameters, buffers and other tensors become reads of attributes.
 
         Raises:
-            NameError: if a parameter is not a parameter of the root.
-            NotImplementedError: if graphs cannot contain such a value.
+            NameError: If a parameter is not a parameter of the root.
+            NotImplementedError: If graphs cannot contain such a value.
         """
         if isinstance(a, Parameter):
             for name, param in self.root.named_parameters():
@@ -437,7 +437,7 @@ class Tracer(TracerBase):
             concrete_args: Values of parameters that are not to be proxies; `PH` marks the others in containers.
 
         Raises:
-            TraceError: if the program branches or loops on a proxy.
+            TraceError: If the program branches or loops on a proxy.
         """
         global _is_tracing
         former, _is_tracing = _is_tracing, True
@@ -580,7 +580,7 @@ def symbolic_trace(root: Module | Callable[..., Any], concrete_args: Any = None)
         concrete_args: Values of parameters that are constants of the trace, by name.
 
     Raises:
-        TraceError: if the program branches or loops on an input.
+        TraceError: If the program branches or loops on an input.
     """
     tracer = Tracer()
     graph = tracer.trace(root, concrete_args)

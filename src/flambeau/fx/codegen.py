@@ -49,7 +49,7 @@ class PythonCode:
 
     Attributes:
         src: The text of the function `forward`.
-        globals: name -> object that the text names.
+        globals: Name -> object that the text names.
     """
 
     def __init__(self, src: str, globals: dict[str, Any]) -> None:

@@ -120,7 +120,7 @@ class Graph:
         """Return the output node.
 
         Raises:
-            AssertionError: if the last node is not an output.
+            AssertionError: If the last node is not an output.
         """
         last = next(iter(reversed(self.nodes)))
         assert last.op == "output", f"Expected output node, got op={last.op}"
@@ -162,8 +162,8 @@ class Graph:
             type_expr: The type annotation of the value.
 
         Raises:
-            AssertionError: if `args` is not a tuple, `kwargs` not a dict, or `op` unknown.
-            ValueError: if the target does not fit the operation.
+            AssertionError: If `args` is not a tuple, `kwargs` not a dict, or `op` unknown.
+            ValueError: If the target does not fit the operation.
         """
         args = () if args is None else args
         kwargs = {} if kwargs is None else kwargs
@@ -208,7 +208,7 @@ class Graph:
         """Create a call of a submodule's `forward`.
 
         Raises:
-            AttributeError: if the owning module has no such submodule.
+            AttributeError: If the owning module has no such submodule.
         """
         if self.owning_module is not None:
             self.owning_module.get_submodule(module_name)
@@ -284,7 +284,7 @@ class Graph:
         """Return a context in which new nodes are inserted before `n`, or first in the graph.
 
         Raises:
-            AssertionError: if `n` is in another graph.
+            AssertionError: If `n` is in another graph.
         """
         if n is None:
             return self.inserting_after(self._root)
@@ -295,7 +295,7 @@ class Graph:
         """Return a context in which new nodes are inserted after `n`, or last in the graph.
 
         Raises:
-            AssertionError: if `n` is in another graph.
+            AssertionError: If `n` is in another graph.
         """
         if n is None:
             return self.inserting_before(self._root)
@@ -308,7 +308,7 @@ class Graph:
         """Remove a node that has no users.
 
         Raises:
-            RuntimeError: if it has users, or is in another graph.
+            RuntimeError: If it has users, or is in another graph.
         """
         if to_erase.users:
             raise RuntimeError(
@@ -359,7 +359,7 @@ class Graph:
         """Check that names are unique, values are defined before their use, and targets exist.
 
         Raises:
-            RuntimeError: if one of these does not hold.
+            RuntimeError: If one of these does not hold.
         """
         seen_names: set[str] = set()
         seen: set[Node] = set()
@@ -396,7 +396,7 @@ class Graph:
 
         Args:
             root_module: The expression of the owning module, such as "self".
-            **options: verbose and others of PyTorch, which decide on comments.
+            **options: Verbose and others of PyTorch, which decide on comments.
         """
         namespace = Namespace()
 

@@ -179,7 +179,7 @@ class GraphModule(Module):
         class_name: The name that the module shows.
 
     Raises:
-        RuntimeError: if `root` is neither, or lacks something that the graph refers to.
+        RuntimeError: If `root` is neither, or lacks something that the graph refers to.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> GraphModule:

@@ -27,7 +27,7 @@ class Interpreter:
         graph: The graph. Default: that of the module.
 
     Attributes:
-        env: node -> value, of the nodes that have run.
+        env: Node -> value, of the nodes that have run.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Interpreter:
         """Return the next argument of `run`, or the default value.
 
         Raises:
-            RuntimeError: if neither is given.
+            RuntimeError: If neither is given.
         """
         assert isinstance(target, str)
         if target.startswith("*"):
@@ -148,7 +148,7 @@ class Interpreter:
         """Return the attribute of the module at a dotted path.
 
         Raises:
-            RuntimeError: if there is none.
+            RuntimeError: If there is none.
         """
         found: Any = self.module
         parts = target.split(".")
@@ -168,7 +168,7 @@ class Interpreter:
         """Return `args` with values in place of nodes.
 
         Raises:
-            RuntimeError: if one of the nodes has not run.
+            RuntimeError: If one of the nodes has not run.
         """
 
         def load(used: Node) -> Any:

@@ -36,9 +36,9 @@ class Namespace:
     """The names in use, each with the object that it denotes.
 
     Attributes:
-        _obj_to_name: id of an object -> its name.
+        _obj_to_name: Id of an object -> its name.
         _used_names: All names in use.
-        _base_count: name without suffix -> last number that was appended to it.
+        _base_count: Name without suffix -> last number that was appended to it.
     """
 
     def __init__(self) -> None:

@@ -55,7 +55,7 @@ def map_arg(a: Argument, fn: Callable[[Node], Any]) -> Argument:
     """Return `a` with `fn` applied to every Node in it.
 
     Raises:
-        AssertionError: if `fn` is not callable.
+        AssertionError: If `fn` is not callable.
     """
     assert callable(fn), "torch.fx.map_arg(a, fn): fn must be a callable"
     return map_aggregate(a, lambda each: fn(each) if isinstance(each, Node) else each)

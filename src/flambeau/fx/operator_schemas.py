@@ -55,7 +55,7 @@ def normalize_module(
     """Return a call's arguments with defaults, by the signature of a submodule's `forward`.
 
     Raises:
-        RuntimeError: if there is no such submodule.
+        RuntimeError: If there is no such submodule.
     """
     try:
         module = root.get_submodule(target)

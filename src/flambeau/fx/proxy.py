@@ -133,7 +133,7 @@ class TracerBase:
         """Return an argument of a node for a value of the program: nodes for proxies, constants as they are.
 
         Raises:
-            NotImplementedError: if graphs cannot contain such a value.
+            NotImplementedError: If graphs cannot contain such a value.
         """
         if isinstance(a, Proxy):
             return a.node

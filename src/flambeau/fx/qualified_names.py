@@ -94,7 +94,7 @@ def name_function(function: Callable[..., Any]) -> str:
     """Return the qualified name by which PyTorch prints a function.
 
     Raises:
-        AttributeError: if the object has no name.
+        AttributeError: If the object has no name.
     """
     if getattr(builtins, getattr(function, "__name__", ""), None) is function:
         return f"builtins.{function.__name__}"

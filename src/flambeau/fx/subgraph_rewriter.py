@@ -25,7 +25,7 @@ class Match(NamedTuple):
 
     Attributes:
         anchor: The pattern's last operation.
-        nodes_map: node of the pattern -> node of the graph.
+        nodes_map: Node of the pattern -> node of the graph.
     """
 
     anchor: Node
@@ -38,7 +38,7 @@ class ReplacedPatterns:
 
     Attributes:
         anchor: The pattern's last operation.
-        nodes_map: node of the pattern -> node of the former graph.
+        nodes_map: Node of the pattern -> node of the former graph.
         replacements: The new nodes.
     """
 

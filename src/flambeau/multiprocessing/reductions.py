@@ -158,9 +158,10 @@ def rebuild_storage_door(door: bytes, counter: bytes, slot: int, size: int) -> S
 
 
 def rebuild_storage_fd(df: Any, size: int) -> Storage:
-    """Return the storage of a descriptor that was sent along, where processes open no doors to each other.
+    """Return the storage of a descriptor that was sent with the message, because this process hides its doors.
 
-    Raises EOFError or OSError (ConnectionRefusedError, FileNotFoundError): its sender has ended.
+    Raises:
+        EOFError, ConnectionError, FileNotFoundError: If the sender has ended.
     """
     try:
         fd = df.detach()

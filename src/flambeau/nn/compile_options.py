@@ -114,7 +114,7 @@ class Backends:
     """The backends that `torch.compile` accepts by name, and the default one.
 
     Attributes:
-        functions: name -> function, of those that the program registered.
+        functions: Name -> function, of those that the program registered.
         default: The backend of calls that name none.
     """
 

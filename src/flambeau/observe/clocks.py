@@ -45,7 +45,7 @@ class LogicalThread:
         time: The number of its last command.
         clock: Its vector clock, by the strict order.
         caught: The host clock that it has taken over.
-        waits: other logical thread -> the number waited for and the call site, to explain a wait that was
+        waits: Other logical thread -> the number waited for and the call site, to explain a wait that was
             too early.
         count: The number of its commands.
         born: The number at which its present stream was created.

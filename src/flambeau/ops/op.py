@@ -237,7 +237,7 @@ def one_device(operands: Sequence[Operand], routine: str = "", names: Sequence[s
         names: PyTorch's names of the inputs.
 
     Raises:
-        RuntimeError: if two tensors are on different devices.
+        RuntimeError: If two tensors are on different devices.
     """
     where: device | None = None
     for i, x in enumerate(operands):

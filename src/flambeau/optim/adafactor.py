@@ -20,15 +20,17 @@ class Adafactor(ByParameter):
     """The optimizer Adafactor: Adam that stores the average of squares as the product of two vectors.
 
     Args:
-        params: see `Optimizer`; real ones.
-        lr: of weight decay, and the most that a step takes relative to the parameter; a number or a tensor of one.
-        beta2_decay: the average forgets with 1 - step ** beta2_decay; at most 0.
-        eps: the least root of the average (None: the precision of the parameter's dtype), the least size of a
-            parameter that steps are measured by.
-        d: the most root mean square of an update, at least 1. weight_decay: taken from the parameter itself.
-        foreach: accepted as in PyTorch, and without effect. maximize: climb.
+        params: See `Optimizer`. They must be real.
+        lr: The rate of the weight decay, and the largest step relative to the parameter's size: a number or a tensor of
+            one element.
+        beta2_decay: The exponent, at most 0, in the weight 1 - step ** beta2_decay of the average.
+        eps: Two lower bounds: of the root of the average (None: the dtype's precision), and of the parameter's size.
+        d: The largest root mean square of an update, at least 1.
+        weight_decay: The factor of the parameter that is subtracted from it, times `lr`.
+        foreach: No effect.
+        maximize: Maximize the objective.
 
-    Nothing waits for a GPU, where PyTorch's reads two numbers for each parameter.
+    No step waits for a GPU; PyTorch's reads two numbers for each parameter.
     """
 
     def __init__(

@@ -18,11 +18,11 @@ class Adamax(ElementwiseOptimizer):
     """The optimizer Adamax: Adam with the largest gradient so far in place of the average of squares.
 
     Args:
-        params: see `Optimizer`. lr: the rate, a number or a tensor of one element.
-        betas: decays of the average and of the largest. eps: added to each gradient's size.
-        weight_decay: times the parameter, added to the gradient.
-        foreach: accepted as in PyTorch; every step is one launch either way. maximize: climb.
-        differentiable: gradients flow through `step`. capturable: the step count lives on the GPU.
+        params: See `Optimizer`. lr: the rate, a number or a tensor of one element.
+        betas: Decays of the average and of the largest. eps: added to each gradient's size.
+        weight_decay: Times the parameter, added to the gradient.
+        foreach: Accepted as in PyTorch; every step is one launch either way. maximize: climb.
+        differentiable: Gradients flow through `step`. capturable: the step count lives on the GPU.
     """
 
     record = records.adamax

@@ -19,13 +19,15 @@ class Muon(ByParameter):
     """The optimizer Muon: momentum SGD whose update matrix is made nearly orthogonal. For hidden layers.
 
     Args:
-        params: see `Optimizer`; real matrices.
-        lr: the rate, a number or a tensor of one element. weight_decay: taken from the parameter itself.
-        momentum: how much of the average stays in a step. nesterov: look one step of it ahead.
-        ns_coefficients: of the polynomial x -> a x + (b x x' + c (x x')^2) x that is applied `ns_steps` times, in
-            bfloat16, to the average over its norm (`eps` at least).
-        adjust_lr_fn: "original" (None): rates times sqrt(rows / columns) where rows are more; "match_rms_adamw":
-            times 0.2 sqrt(the larger).
+        params: See `Optimizer`. They must be real matrices.
+        lr: The rate, a number or a tensor of one element.
+        weight_decay: The factor of the parameter that is subtracted from it, times `lr`.
+        momentum: The weight of the former average in a step.
+        nesterov: Use Nesterov's momentum.
+        ns_coefficients: The numbers a, b and c of the polynomial x -> a x + (b x x' + c (x x')^2) x. It is applied
+            `ns_steps` times, in bfloat16, to the average divided by its norm (at least `eps`).
+        adjust_lr_fn: "original" (None) multiplies the rate by sqrt(max(1, rows / columns)), "match_rms_adamw" by
+            0.2 sqrt(max(rows, columns)).
     """
 
     def __init__(

@@ -405,7 +405,7 @@ def check_betas(betas: Any) -> None:
 
 
 def _take_params(group: dict[str, Any]) -> None:
-    """Return a group's parameters as a list, and their names separately."""
+    """Convert a group's parameters to a list, in place, and store their names separately if there are names."""
     params = group["params"]
     if isinstance(params, Tensor):
         group["params"] = [params]

@@ -42,7 +42,7 @@ def write_document(document: Document, path: Path) -> None:
 
 
 def machines_of(document: Document) -> Iterator[tuple[str, Document]]:
-    """Return each machine of a report with the process that it belongs to: "" for the program's own."""
+    """Yield each machine of a report with the process that it belongs to: "" for the program's own."""
     for machine in document.get("machines", ()):
         yield "", machine
     for test in document.get("tests", ()):
@@ -60,7 +60,7 @@ def _machines(processes: Iterable[Document]) -> Iterator[tuple[str, Document]]:
 
 
 def races_of(document: Document) -> Iterator[Document]:
-    """Return each race of a report, with the name of its process as "process"."""
+    """Yield each race of a report, with the name of its process as "process"."""
     for name, machine in machines_of(document):
         if machine["certificate"] is not None:
             yield from ({**race, "process": name} for race in machine["certificate"]["races"])

@@ -96,7 +96,7 @@ def join_reports() -> None:
 class ChildReports:
     """The folder in which the children of this process report, from `open` until `close`.
 
-    Within such a child it lies in the folder that the child reports to itself, and stays. One is open at a time.
+    In a child process, the folder lies inside the one to which the child itself reports. Only one is open at a time.
     """
 
     _current: ChildReports | None = None

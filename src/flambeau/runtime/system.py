@@ -319,15 +319,15 @@ def virtual(
     """Open virtual GPUs in place of those in use. Arguments that are None take their value from the environment.
 
     Args:
-        devices: how many (default 2); 0 means that CUDA is not available.
-        profile: which GPU they model, as "a100-40g" (default).
+        devices: How many (default 2); 0 means that CUDA is not available.
+        profile: Which GPU they model, as "a100-40g" (default).
         schedule: "earliest" (default), "random:SEED", "adversarial:SEED", "pct:SEED:DEPTH" or "replay:TOKEN".
         races: "off" (default), "warn" or "error".
-        poison: fill fresh and freed memory with a pattern.
+        poison: Fill fresh and freed memory with a pattern.
         data: False: shapes and times alone; no kernel runs, no memory is committed, and reading a value raises.
-        placement: which free block serves a request: "default", "pytorch" (the order of PyTorch's allocator) or
+        placement: Which free block serves a request: "default", "pytorch" (the order of PyTorch's allocator) or
             "random:SEED". The results of a race-free program do not depend on it.
-        strict: with races, what the host may do to pinned memory unseen withholds the certificate; by default it is
+        strict: With races, what the host may do to pinned memory unseen withholds the certificate; by default it is
             named among the assumptions.
 
     Returns a context manager: leaving it closes the machine and resumes the former one. A plain call lasts until

@@ -44,18 +44,16 @@ def save(
 ) -> None:
     """Write an object to a checkpoint file that PyTorch and Flambeau read.
 
-    A path gets all of the checkpoint or stays as it was, whatever ends the program meanwhile; a file object is
-    written into as it is.
+    The file at a path is replaced completely or, if the program ends meanwhile, not at all.
 
     Args:
-        obj: a tensor, a module, or Python containers of such.
-        f: A path, whose file is replaced whole, or a binary file object with `write`.
-        pickle_module: whose Pickler is used; it must be written in Python, as the standard one's `_Pickler` is.
-        pickle_protocol: PyTorch's weights_only loading reads protocol 2.
+        obj: A tensor, a module, or Python containers of these.
+        f: A path, or a binary file object with `write`.
+        pickle_module: A module with a Pickler that is written in Python, such as the standard `pickle` (`_Pickler`).
+        pickle_protocol: The protocol of the pickle. PyTorch's weights_only loading reads protocol 2.
 
     Raises:
-        RuntimeError: If two tensors view the same memory as different types, or there is no such
-            directory.
+        RuntimeError: If two tensors view the same memory as different types, or the directory does not exist.
     """
     if not _use_new_zipfile_serialization:
         raise NotImplementedError(
@@ -106,14 +104,14 @@ def load(
     """Read an object from a checkpoint file of PyTorch's or Flambeau's.
 
     Args:
-        f: a path, or a binary file object that is seekable.
-        map_location: where storages go: None (where they were), a device or its name, a dict of names, or a
+        f: A path, or a binary file object that is seekable.
+        map_location: Where storages go: None (where they were), a device or its name, a dict of names, or a
             function of a storage on the CPU and its saved location that gives a storage or None.
-        pickle_module: whose Unpickler is used, if not `weights_only`.
-        weights_only: read tensors, plain containers and what `add_safe_globals` declared, and refuse all else
+        pickle_module: Whose Unpickler is used, if not `weights_only`.
+        weights_only: Read tensors, plain containers and what `add_safe_globals` declared, and refuse all else
             (the default; False if `pickle_module` is given). False runs whatever the file says: only for
             files that you trust.
-        mmap: map the storages from the file, copy-on-write, and read them when they are used. Paths only.
+        mmap: Map the storages from the file, copy-on-write, and read them when they are used. Paths only.
         pickle_load_args: `encoding` and `errors` for strings of Python 2.
 
     Raises UnpicklingError: something is refused (the text names it), or this is not a checkpoint; RuntimeError:

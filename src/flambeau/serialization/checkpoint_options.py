@@ -48,7 +48,7 @@ def set_default_load_endianness(endianness: LoadEndianness | None) -> None:
     """Set the byte order that `load` assumes for checkpoints that do not name theirs.
 
     Raises:
-        TypeError: if `endianness` is neither a LoadEndianness nor None.
+        TypeError: If `endianness` is neither a LoadEndianness nor None.
     """
     if endianness is not None and not isinstance(endianness, LoadEndianness):
         raise TypeError("Invalid argument type in function set_default_load_endianness")
@@ -74,8 +74,8 @@ class set_default_mmap_options:
     """Set how `load(mmap=True)` maps files, as a call or as a context manager.
 
     Raises:
-        ValueError: if `flags` is neither `mmap.MAP_PRIVATE` nor `mmap.MAP_SHARED`.
-        NotSupportedError: for `mmap.MAP_SHARED`.
+        ValueError: If `flags` is neither `mmap.MAP_PRIVATE` nor `mmap.MAP_SHARED`.
+        NotSupportedError: For `mmap.MAP_SHARED`.
     """
 
     def __init__(self, flags: int) -> None:
@@ -128,7 +128,7 @@ def check_module_version_greater_or_equal(
             and the result True.
 
     Raises:
-        RuntimeError: if the version is malformed and `error_if_malformed`.
+        RuntimeError: If the version is malformed and `error_if_malformed`.
     """
     count = len(req_version_tuple)
     try:

@@ -165,7 +165,7 @@ def load_state_dict_from_url(
         model_dir: The folder of the cache; `get_dir()`/checkpoints if None.
         map_location, weights_only: As of `torch.load`.
         progress: As of `download_url_to_file`.
-        check_hash: Whether the name of the file states its hash: `name-0123abcd.pth`.
+        check_hash: True if the name of the file states its hash: `name-0123abcd.pth`.
         file_name: The name of the copy; that of the address if None.
     """
     folder = Path(model_dir or os.path.join(get_dir(), "checkpoints"))

@@ -53,8 +53,8 @@ def general_cosine(M: int, *, a: Iterable[float], **options: Any) -> Tensor:
         options: `sym`, `dtype`, `layout`, `device`, `requires_grad`.
 
     Raises:
-        TypeError: if `a` is not iterable.
-        ValueError: if `a` is empty and M > 1, or an option is out of range.
+        TypeError: If `a` is not iterable.
+        ValueError: If `a` is empty and M > 1, or an option is out of range.
     """
     if not isinstance(a, Iterable):
         raise TypeError("Coefficients must be a list/tuple")
@@ -116,7 +116,7 @@ def exponential(M: int, *, center: float | None = None, tau: float = 1.0, **opti
         options: As of `general_cosine`.
 
     Raises:
-        ValueError: if `tau` is not positive, a symmetric window has a center, or an option is out of range.
+        ValueError: If `tau` is not positive, a symmetric window has a center, or an option is out of range.
     """
     if tau <= 0:
         raise ValueError(f"Tau must be positive, got: {tau} instead.")
@@ -134,7 +134,7 @@ def gaussian(M: int, *, std: float = 1.0, **options: Any) -> Tensor:
     """Return exp(-((n - middle) / std)^2 / 2). Options are those of `general_cosine`.
 
     Raises:
-        ValueError: if `std` is not positive, or an option is out of range.
+        ValueError: If `std` is not positive, or an option is out of range.
     """
     if std <= 0:
         raise ValueError(f"Standard deviation must be positive, got: {std} instead.")
@@ -145,7 +145,7 @@ def kaiser(M: int, *, beta: float = 12.0, **options: Any) -> Tensor:
     """Return the Kaiser window with shape parameter `beta`. Options are those of `general_cosine`.
 
     Raises:
-        ValueError: if `beta` is negative, or an option is out of range.
+        ValueError: If `beta` is negative, or an option is out of range.
     """
     if beta < 0:
         raise ValueError(f"beta must be non-negative, got: {beta} instead.")

@@ -100,16 +100,16 @@ class BackwardEngine:
 
     Attributes:
         slots: The `inputs` of `run_backward`.
-        captures: node -> positions in `slots` whose gradients are returned.
+        captures: Node -> positions in `slots` whose gradients are returned.
         captured_grads: The gradients to return.
-        buffers: node -> sum of the gradients computed so far, for each of its outputs.
+        buffers: Node -> sum of the gradients computed so far, for each of its outputs.
         ready: Heap of (-sequence, node) of the nodes that have all of their gradients.
         leaves: Leaves that have all of their gradients.
-        final_streams: device index -> streams on which final gradients were computed.
-        ready_events: stream -> the event recorded after the node that is running.
-        pending_waits: node -> events, each with the node that computed the gradient, that its stream must wait for.
+        final_streams: Device index -> streams on which final gradients were computed.
+        ready_events: Stream -> the event recorded after the node that is running.
+        pending_waits: Node -> events, each with the node that computed the gradient, that its stream must wait for.
         final_callbacks: Functions to call when all gradients are computed; a callback may append more.
-        dependencies: node -> the number of edges whose gradients are not computed yet.
+        dependencies: Node -> the number of edges whose gradients are not computed yet.
         needed_nodes: The nodes that lead to `slots`; None if all nodes run.
         callers: The current streams and device of the thread that called backward.
         selected_index: The device index for which current streams are set; None at the beginning.

@@ -55,12 +55,12 @@ def set_printoptions(
     """Set how tensors are printed.
 
     Args:
-        precision: digits after the point (4).
-        threshold: more elements than this are summarized (1000).
-        edgeitems: elements shown at each end of a summarized dimension (3).
-        linewidth: characters per line (80).
+        precision: Digits after the point (4).
+        threshold: More elements than this are summarized (1000).
+        edgeitems: Elements shown at each end of a summarized dimension (3).
+        linewidth: Characters per line (80).
         profile: "default", "short" or "full", applied before the other arguments.
-        sci_mode: scientific notation always (True), never (False), where it helps (None, set each time).
+        sci_mode: Scientific notation always (True), never (False), where it helps (None, set each time).
     """
     global _options
     base = _options if profile is None else _PROFILES.get(profile.lower(), _options)

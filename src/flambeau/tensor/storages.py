@@ -329,12 +329,13 @@ class TypedStorage(Face):
     """The elements of a tensor's storage, or new ones from a size, a sequence or another storage.
 
     Args:
-        args: nothing, a size or a sequence.
-        device: where; default: the CPU.
-        dtype: of the elements; default: the default dtype.
-        wrap_storage: an UntypedStorage, whose memory it shares; then `dtype` must be given.
+        *args: Nothing, a size or a sequence.
+        device: The device (default: the CPU).
+        dtype: The dtype of the elements (default: the default dtype).
+        wrap_storage: An UntypedStorage whose memory it shares. It requires `dtype`.
 
-    Raises RuntimeError, TypeError: other arguments, or these together.
+    Raises:
+        RuntimeError, TypeError: If arguments are unknown or do not fit together.
     """
 
     __slots__ = ()
@@ -558,7 +559,7 @@ def from_file(
         layout: Strided, or None.
         device: The CPU, or None.
         pin_memory: Not supported.
-        requires_grad: Whether autograd records operations on the tensor.
+        requires_grad: True if autograd records operations on the tensor.
 
     Raises:
         RuntimeError: If the file cannot be opened or is too short, or another device, layout or pinned memory is asked

@@ -73,7 +73,7 @@ def make_wrapper_subclass(
         layout: `torch.strided`.
         device: The device that the tensor says it is on.
         pin_memory: False.
-        requires_grad: Whether gradients are computed for it.
+        requires_grad: True if gradients are computed for it.
 
     Raises:
         TypeError: If the class is not a subclass of Tensor.

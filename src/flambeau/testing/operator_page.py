@@ -231,7 +231,7 @@ def _first_line(define: Any) -> str:
 
 
 def differentiable(op: Op) -> str:
-    """Return True if gradients pass an operator."""
+    """Return the page's word for an operator's derivative: "yes", "no" or "refused"."""
     if op.derivative is MISSING:
         return "not yet"
     if isinstance(op.derivative, Refusal):

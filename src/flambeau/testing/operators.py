@@ -49,7 +49,7 @@ UNSAMPLED = dict.fromkeys(
 
 
 def cases() -> Iterator[tuple[Op, dtype]]:
-    """Return every operator of the table with every dtype that it accepts."""
+    """Yield every operator of the table with every dtype that it accepts."""
     for op in table.values():
         for kind in op.dtypes:
             yield op, kind

@@ -115,7 +115,7 @@ class Orders:
 
 
 def names(kinds: list[str], seed: int) -> Iterator[str]:
-    """Return `random:0, pct:0:1, ..., random:1, ...` without end, as schedules are written."""
+    """Yield `random:0, pct:0:1, ..., random:1, ...` without end, as schedules are written."""
     while True:
         for kind in kinds:
             name, _, depth = kind.partition(":")

@@ -446,7 +446,7 @@ def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> PyTree:
 
 
 def tree_iter(tree: PyTree, is_leaf: IsLeaf = None) -> Iterator[Any]:
-    """Return the leaves, one after the other."""
+    """Yield the leaves, one after the other."""
     definition = _definition(tree, is_leaf)
     if definition is None:
         yield tree
@@ -580,7 +580,7 @@ def tree_leaves_with_path(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[Ke
 def tree_map_with_path(
     func: Callable[..., Any], tree: PyTree, *rests: PyTree, is_leaf: IsLeaf = None
 ) -> PyTree:
-    """Work like `tree_map`, of `func(path, leaf, *others)`."""
+    """Work like `tree_map`; the function is called as `func(path, leaf, *others)`."""
     found, treespec = tree_flatten_with_path(tree, is_leaf)
     paths, leaves = [path for path, _ in found], [leaf for _, leaf in found]
     return treespec.unflatten(map(func, paths, leaves, *[treespec.flatten_up_to(rest) for rest in rests]))

@@ -147,7 +147,7 @@ def create_selective_checkpoint_contexts(
     Args:
         policy_fn_or_list: `policy(context, operator, *args, **kwargs)`, which returns a `CheckpointPolicy`; or the list
             of the operators to keep, such as `torch.ops.aten.mm.default`.
-        allow_cache_entry_mutation: Whether a kept result may be changed in place.
+        allow_cache_entry_mutation: True if a kept result may be changed in place.
 
     Raises:
         ValueError: If the list contains something else than an overload.

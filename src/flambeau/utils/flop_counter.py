@@ -50,7 +50,7 @@ def register_flop_formula(targets: Any, get_raw: bool = False) -> Callable[[Form
 
     Args:
         targets: An operator, such as `torch.ops.aten.mm`, or a list of them.
-        get_raw: Whether the function receives tensors, and `out_val`, instead of shapes, and `out_shape`.
+        get_raw: True if the function receives tensors, and `out_val`, instead of shapes, and `out_shape`.
 
     Raises:
         ValueError: If a target is not an operator.
@@ -114,7 +114,7 @@ def conv_flop_count(x_shape: Shape, w_shape: Shape, out_shape: Shape, transposed
         x_shape: Shape of the input.
         w_shape: Shape of the weight.
         out_shape: Shape of the result.
-        transposed: Whether windows lie on the input.
+        transposed: True if windows lie on the input.
     """
     windows = x_shape if transposed else out_shape
     return 2 * x_shape[0] * prod(windows[2:]) * prod(w_shape)
@@ -183,7 +183,7 @@ class FlopCounterMode:
     Args:
         mods: Not used any more; modules are found as they run.
         depth: How many levels of modules the table shows; None: all.
-        display: Whether the table is printed at the end.
+        display: True if the table is printed at the end.
         custom_mapping: Operator -> formula of shapes, for this context only.
 
     Source: `torch.utils.flop_counter.FlopCounterMode`.

@@ -352,7 +352,7 @@ def measure_all(t: Any, clock: Clock, seed: int, limit: float = 100.0, rounds: i
     Args:
         t: The library, `flambeau`.
         clock: The host's clock.
-        seed: Of the sizes that are drawn.
+        seed: The seed of the random sizes.
         limit: Seconds of the host's clock after which the remaining rows are left out, with an error.
         rounds: Number of repetitions of each row, of which the median counts.
 

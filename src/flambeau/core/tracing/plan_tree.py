@@ -138,7 +138,7 @@ REPORT = False  # set by tests: raise the reason why a structure cannot be trace
 
 
 def _find_nothing(*inputs: Any) -> None:
-    """Return None: the tree has no such case."""
+    """Return None, because the tree has no plan for the call."""
 
 
 def _symbolic_meta(trace: PlanTrace, at: int, meta: Meta) -> Meta:

@@ -98,7 +98,7 @@ class Backend:
         self._lacks("gather")
 
     def scatter(self, tensor: Any, inputs: Sequence[Any] | None, root: int, async_op: bool = False) -> Work:
-        """Return the root's input for this rank; None on other ranks."""
+        """Copy one of the root's inputs to each rank's tensor. `inputs` is None on other ranks."""
         self._lacks("scatter")
 
     def reduce_scatter(self, output: Any, inputs: Sequence[Any], op: Any, async_op: bool = False) -> Work:

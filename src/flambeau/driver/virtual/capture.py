@@ -119,7 +119,7 @@ class Captures:
     """The active captures of a machine.
 
     Attributes:
-        of: captured stream -> its capture.
+        of: Captured stream -> its capture.
     """
 
     __slots__ = ("of",)

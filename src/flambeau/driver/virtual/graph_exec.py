@@ -114,7 +114,7 @@ class RecordedGraph:
     """The recorded commands of a graph.
 
     Attributes:
-        lanes: recorded stream -> own stream of the graph on which its commands are launched.
+        lanes: Recorded stream -> own stream of the graph on which its commands are launched.
         last: The marker that ends the latest launch.
     """
 

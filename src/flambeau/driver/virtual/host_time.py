@@ -25,14 +25,14 @@ WORK = ("view", "creation", "module", "record", "backward", "node")  # in the or
 
 @dataclass(frozen=True)
 class HostCosts:
-    """Host times in ns.
+    """The host's times for calls, in ns.
 
     Attributes:
-        work: Of each kind of work in `WORK`.
-        launches: Of calls whose kernel has that name. "other" stands for all other names, "library" for a kernel
-            inside a call that PyTorch passes to a library as a whole.
-        operands: Of each operand, in addition, of kernels that take lists of tensors.
-        calls: Of other calls that reach the driver: copies, fills, launches of graphs and host functions.
+        work: The time of each kind of work in `WORK`.
+        launches: Name of a kernel -> time of a call that launches it. "other" stands for all other names, "library" for
+            a kernel inside a call that PyTorch passes to a library as a whole.
+        operands: Name of a kernel that takes lists of tensors -> additional time for each operand.
+        calls: Times of other calls that reach the driver: copies, fills, launches of graphs and host functions.
     """
 
     work: tuple[int, ...]

@@ -64,7 +64,7 @@ class PythonKeyTracer(Tracer):
     """A tracer whose nodes are calls of operators. Modules are traced through; their tensors become attributes.
 
     Attributes:
-        tracked: tensor -> its proxy and constant.
+        tracked: Tensor -> its proxy and constant.
     """
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class ProxyTorchDispatchMode(TorchDispatchMode):
     Args:
         tracer: The tracer.
         tracing_mode: How values are computed: "real" or "fake".
-        decomposition_table: overload -> function that is traced instead of it.
+        decomposition_table: Overload -> function that is traced instead of it.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ def make_fx(
 
     Args:
         f: The function or module.
-        decomposition_table: overload -> function that is traced instead of it.
+        decomposition_table: Overload -> function that is traced instead of it.
         tracing_mode: "real" computes with the inputs; "fake" with their shapes, dtypes and devices only.
         pre_dispatch: Not supported.
         record_module_stack: Not supported.

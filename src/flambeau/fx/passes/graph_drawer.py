@@ -29,7 +29,7 @@ class FxGraphDrawer:
         dot_graph_shape: The shape of nodes. Default: "record".
 
     Raises:
-        RuntimeError: if the package `pydot` is not installed.
+        RuntimeError: If the package `pydot` is not installed.
     """
 
     def __init__(

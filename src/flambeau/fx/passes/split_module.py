@@ -74,7 +74,7 @@ def split_module(
         tuple_return: Let parts with one output return a tuple of it.
 
     Raises:
-        RuntimeError: if the parts depend on each other in a cycle.
+        RuntimeError: If the parts depend on each other in a cycle.
     """
     parts: dict[str, Partition] = {}
     nodes: dict[str, Node] = {node.name: node for node in m.graph.nodes}

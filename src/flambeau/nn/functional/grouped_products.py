@@ -61,7 +61,7 @@ def grouped_mm(
         out_dtype: None, or the dtype of `mat_a`.
 
     Raises:
-        RuntimeError: if dtypes, shapes, strides or offsets do not fit.
+        RuntimeError: If dtypes, shapes, strides or offsets do not fit.
     """
     _check_groups(mat_a.meta, mat_b.meta, offs, bias, out_dtype)
     if offs is None:
@@ -186,9 +186,9 @@ def scaled_mm(
         use_fast_accum: True allows hardware to round sums more often. All sums are of float32 here.
 
     Raises:
-        NotSupportedError: for scales of blocks, for swizzled scales and for other dimensions.
-        ValueError: if the matrices are not of float8, or the scales do not fit.
-        RuntimeError: if a shape does not fit.
+        NotSupportedError: For scales of blocks, for swizzled scales and for other dimensions.
+        ValueError: If the matrices are not of float8, or the scales do not fit.
+        RuntimeError: If a shape does not fit.
     """
     recipes = (_only(scale_recipe_a), _only(scale_recipe_b))
     for recipe in recipes:

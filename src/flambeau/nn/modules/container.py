@@ -238,7 +238,7 @@ class ModuleDict(Module):
         return key in self._modules
 
     def clear(self) -> None:
-        """Take all out."""
+        """Remove all members."""
         self._modules.clear()
 
     def pop(self, key: str) -> Any:
@@ -409,7 +409,7 @@ class ParameterDict(Module):
         return self[key]
 
     def clear(self) -> None:
-        """Take all out."""
+        """Remove all members."""
         for key in list(self._keys):
             del self[key]
 

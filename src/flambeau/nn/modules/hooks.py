@@ -170,7 +170,7 @@ def _before(
 
 
 def _forward_hooks(module: Module) -> Iterator[tuple[int, Hook, bool, bool]]:
-    """Return (id, hook, takes keyword arguments, is also called after an exception)."""
+    """Yield (id, hook, takes keyword arguments, is also called after an exception)."""
     for key, hook in tuple(everywhere.forward.items()):
         yield key, hook, key in everywhere.forward_with_kwargs, key in everywhere.forward_always_called
     for key, hook in tuple(module._forward_hooks.items()):

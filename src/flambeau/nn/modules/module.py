@@ -403,7 +403,7 @@ class Module(Stateful):
         return self._named_members(lambda m: m._parameters.items(), prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """Return the parameters, in the form that optimizers accept."""
+        """Yield the parameters, in the form that optimizers accept."""
         for _, param in self.named_parameters(recurse=recurse):
             yield param
 
@@ -414,7 +414,7 @@ class Module(Stateful):
         return self._named_members(lambda m: m._buffers.items(), prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """Return the buffers."""
+        """Yield the buffers."""
         for _, buffer in self.named_buffers(recurse=recurse):
             yield buffer
 

@@ -59,9 +59,9 @@ class Embedding(_EmbeddingBase):
     """The rows of a table (num_embeddings, embedding_dim) at integer indices (*): (*, embedding_dim).
 
     Args:
-        padding_idx: this row starts as zeros and gets no gradient.
-        max_norm: rows that are looked up and longer (in the norm of `norm_type`) are scaled to this length, in place.
-        scale_grad_by_freq: a row's gradient is divided by how often it was looked up.
+        padding_idx: This row starts as zeros and gets no gradient.
+        max_norm: Rows that are looked up and longer (in the norm of `norm_type`) are scaled to this length, in place.
+        scale_grad_by_freq: A row's gradient is divided by how often it was looked up.
     """
 
     def __init__(

@@ -145,7 +145,7 @@ class Stateful:
             destination[prefix + EXTRA] = self.get_extra_state()
 
     def _own_state(self) -> Iterator[tuple[str, Tensor]]:
-        """Return names and values of the parameters and persistent buffers of this module alone."""
+        """Yield names and values of the parameters and persistent buffers of this module alone."""
         for name, param in self._parameters.items():
             if param is not None:
                 yield name, param

@@ -95,10 +95,10 @@ class _Layer(Module):
 
 
 class TransformerEncoderLayer(_Layer):
-    """Self-attention and a feed-forward network, each added to its input and normalized.
+    """A layer of self-attention and a feed-forward network, each added to its input and normalized.
 
-    Args: d_model, nhead, dim_feedforward=2048, dropout=0.1, activation ("relu", "gelu" or a function), layer_norm_eps,
-    batch_first, norm_first, bias. Sources (S, N, d_model), or (N, S, d_model) where `batch_first`.
+    Sources have the shape (S, N, d_model), or (N, S, d_model) with `batch_first`. `activation` is "relu", "gelu" or a
+    function. `norm_first` normalizes before the two parts instead of after them.
     """
 
     norms = 2
@@ -106,8 +106,11 @@ class TransformerEncoderLayer(_Layer):
     def forward(
         self, src: Tensor, src_mask: Given = None, src_key_padding_mask: Given = None, is_causal: bool = False
     ) -> Tensor:
-        """Return src_mask (S, S) or (N heads, S, S), src_key_padding_mask (N, S): of bool (True is left out), or
-        added.
+        """Run the layer.
+
+        Args:
+            src_mask: (S, S) or (N * heads, S, S); bool (True excludes a position), or a tensor that is added.
+            src_key_padding_mask: (N, S), of the same kinds.
         """
         padding = canonical_mask(
             src_key_padding_mask, "src_key_padding_mask", src_mask, "src_mask", src.dtype
@@ -118,7 +121,10 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """Self-attention, attention to the encoder's memory, and a feed-forward network. Arguments as of the encoder's."""
+    """A layer of self-attention, attention to the encoder's memory, and a feed-forward network.
+
+    See `TransformerEncoderLayer` for the parameters.
+    """
 
     norms = 3
 
@@ -127,7 +133,7 @@ class TransformerDecoderLayer(_Layer):
         tgt_key_padding_mask: Given = None, memory_key_padding_mask: Given = None, tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> Tensor:  # fmt: skip
-        """Return masks of the target and of the memory, as those of an encoder layer."""
+        """Run the layer. Masks of the target and of the memory have the forms of `TransformerEncoderLayer.forward`."""
         x = self._around(
             tgt, self.norm1, lambda x: self._sa_block(x, tgt_mask, tgt_key_padding_mask, tgt_is_causal)
         )
@@ -196,7 +202,7 @@ class TransformerDecoder(Module):
         tgt_key_padding_mask: Given = None, memory_key_padding_mask: Given = None,
         tgt_is_causal: bool | None = None, memory_is_causal: bool = False,
     ) -> Tensor:  # fmt: skip
-        """Return masks of the target and of the memory go to every layer."""
+        """Run the layers. Every layer gets the masks of the target and of the memory."""
         out = tgt
         for layer in self.layers:
             out = layer(

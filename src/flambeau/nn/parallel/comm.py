@@ -101,8 +101,8 @@ def reduce_add(inputs: Sequence[Tensor], destination: Any = None) -> Tensor:
     """Return the sum of tensors of several GPUs, on one of these GPUs.
 
     Args:
-        inputs: tensors of one shape and dtype.
-        destination: the device, int or torch.device, that one of them is on; default: the current one.
+        inputs: Tensors of one shape and dtype.
+        destination: The device, int or torch.device, that one of them is on; default: the current one.
 
     Added in the order of `inputs`, after the destination's own. A single tensor is its own sum.
 

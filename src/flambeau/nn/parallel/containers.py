@@ -13,7 +13,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Return every tensor in lists, tuples, dicts and data classes."""
+    """Yield every tensor in lists, tuples, dicts and data classes."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):

@@ -648,7 +648,7 @@ class DistributedDataParallel(Module, Joinable):
 
     @staticmethod
     def _get_data_parallel_params(module: Module, named_params: bool = False) -> Iterator[Any]:
-        """Return the parameters, with their names, except those that are ignored."""
+        """Yield the parameters, with their names, except those that are ignored."""
         for name, p in module.named_parameters():
             if not hasattr(p, "_ddp_ignored"):
                 yield (name, p) if named_params else p

@@ -20,8 +20,13 @@ from flambeau.tensor.functions.creation import empty_like
 
 @dataclass
 class _MixedPrecision:
-    """The dtypes of parameters and inputs, of the reduction (default: `param_dtype`), and of buffers; None: as they "
-    "are."""
+    """The dtypes of mixed precision; None leaves a dtype unchanged.
+
+    Attributes:
+        param_dtype: The dtype of parameters and inputs.
+        reduce_dtype: The dtype of the reduction (default: `param_dtype`).
+        buffer_dtype: The dtype of buffers.
+    """
 
     param_dtype: dtype | None = None
     reduce_dtype: dtype | None = None

@@ -18,7 +18,7 @@ def swap_tensor(module: Module, name: str, tensor: Any, allow_missing: bool = Fa
         module: The module.
         name: The name of the tensor in the module itself, not in a submodule.
         tensor: The tensor, or None.
-        allow_missing: Whether the module may have nothing of this name.
+        allow_missing: True if the module may have nothing of this name.
 
     Raises:
         AttributeError: If the module has nothing of this name, and `allow_missing` is False.

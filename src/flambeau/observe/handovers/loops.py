@@ -63,7 +63,7 @@ class Loop:
         started: The number of external operations that were started.
         arrived: True if an external event arrived in the present callback.
         first: Futures of which the program takes the first to finish -> call site.
-        active: detector -> the last step of the program in this loop.
+        active: Detector -> the last step of the program in this loop.
         named: True once it was reported that the order of tasks depends on timing.
     """
 

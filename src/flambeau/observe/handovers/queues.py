@@ -48,7 +48,7 @@ class Mail:
         items: For a sorted queue: (item, position of its put).
         room: For a bounded queue: the positions of takes that make room for later puts; None before the
             first put.
-        done: thread -> position of its last `task_done`.
+        done: Thread -> position of its last `task_done`.
         taken: The polls that takes from a sorted queue make: their result depends on later puts.
     """
 

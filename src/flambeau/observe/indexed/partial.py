@@ -163,7 +163,7 @@ class LastPartial:
         read, write: The last ones in the latest lifetime of the memory.
         former: The last read and the last write before that.
         folded: Accesses of other logical threads that count as this one's: at most one read and one write.
-        early: whether they write -> the first and the last access while only one stream was in use.
+        early: True if they write -> the first and the last access while only one stream was in use.
     """
 
     __slots__ = ("early", "folded", "former", "number", "read", "write")

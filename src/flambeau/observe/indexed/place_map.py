@@ -47,7 +47,7 @@ class PlaceMap:
     Attributes:
         unit: Bytes of a unit; 0 before the first access.
         last: (logical thread, whether it writes) -> array of numbers, one for each unit; 0 if untouched.
-        accesses: number -> access, for each number in `last`.
+        accesses: Number -> access, for each number in `last`.
         entire: (logical thread, cell, whether it writes) -> the latest access that counts as touching its
             whole cell.
         defined: An array that is True for units that indexed writes have written; None if there are none.

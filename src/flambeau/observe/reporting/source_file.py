@@ -31,7 +31,7 @@ class SourceFile:
         tree: Its syntax tree.
         imports: Its import statements.
         loops: Its `for` loops.
-        calls: name of a function or method -> the calls of it.
+        calls: Name of a function or method -> the calls of it.
         names_torch: Names of `torch` that the program gave it, if it does not import that itself.
         bindings: (function or module, variable) -> the first line in it that binds the variable.
     """

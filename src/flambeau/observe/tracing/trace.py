@@ -121,11 +121,11 @@ class _Maker:
     """The construction of a trace.
 
     Attributes:
-        calls: request -> index of its slice.
+        calls: Request -> index of its slice.
         owners: `seq` of a command -> the request that enqueued it.
         before: `seq` of an event's record -> the slice that precedes it on its stream.
-        queues: stream -> (`seq`, index) of its slices, in their order.
-        work: stream -> the slices that races count.
+        queues: Stream -> (`seq`, index) of its slices, in their order.
+        work: Stream -> the slices that races count.
     """
 
     def __init__(self, tracer: DriverTracer, ranges: RangeRecorder | None) -> None:

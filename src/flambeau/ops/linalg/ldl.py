@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _factor_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Infer the results: factors, pivots, info. Params: whether the matrices are Hermitian."""
+    """Infer the results: factors, pivots, info. Params: True if the matrices are Hermitian."""
     (x,) = operands
     assert isinstance(x, Meta)
     linalg.check_square("torch.linalg.ldl_factor_ex", x)
@@ -57,7 +57,7 @@ def _factor(launch: Launch) -> Body:
 
 
 def _solve_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Infer the solution. Operands: LD, pivots and B. Params: whether the matrices are Hermitian."""
+    """Infer the solution. Operands: LD, pivots and B. Params: True if the matrices are Hermitian."""
     factors, pivots, b = operands
     assert isinstance(factors, Meta) and isinstance(pivots, Meta) and isinstance(b, Meta)
     name = "torch.linalg.ldl_solve"

@@ -132,7 +132,7 @@ def broadcast(a: Meta, b: Meta) -> tuple[Meta, Meta]:
 
 
 def check_fits(name: str, a: Meta, b: Meta, left: bool = True) -> None:
-    """Return True if the equation AX = B (XA = B) has matching sizes."""
+    """Raise RuntimeError if sizes do not match in the equation AX = B (without `left`, XA = B)."""
     if a.shape[-1] != b.shape[-2 if left else -1]:
         sizes = f"{a.shape[-2]}x{a.shape[-1]} and {b.shape[-2]}x{b.shape[-1]}"
         equation = "AX = B" if left else "XA = B"
@@ -376,7 +376,7 @@ slogdet = _op(
 
 
 def _cholesky_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Infer the results. Params: whether the factor is the upper one, of the upper triangle."""
+    """Infer the results. Params: True if the factor is the upper one, of the upper triangle."""
     x = _one(operands)
     check_square("linalg.cholesky", x)
     check_floating("linalg.cholesky", x)
@@ -398,7 +398,7 @@ def _bad_minor(a: Array) -> int:
 
 
 def _lu_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Infer the results. Params: whether rows are exchanged for the largest pivot."""
+    """Infer the results. Params: True if rows are exchanged for the largest pivot."""
     x = _one(operands)
     if x.ndim < 2:
         raise RuntimeError(
@@ -445,7 +445,7 @@ def _without_pivots(a: Array, factors: Array, pivots: Array, info: Array) -> Non
 
 
 def _lu_solve_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Infer the results. Operands: LU, pivots and B, batches of one shape. Params: whether the adjoint system is
+    """Infer the results. Operands: LU, pivots and B, batches of one shape. Params: True if the adjoint system is
     solved.
     """
     factors, pivots, b = operands
@@ -555,7 +555,7 @@ note(lu_rows, "linalg.lu")
 def _triangular_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     """Return a and B of AX = B.
 
-    Params: whether A is upper triangular, whether its diagonal is ones (and not read), whether the result is row-major
+    Params: True if A is upper triangular, whether its diagonal is ones (and not read), whether the result is row-major
     because the caller transposes it.
     """
     a, b = pair_of(operands)
@@ -748,7 +748,7 @@ def _of_finite(run: Run) -> Callable[[Launch], Body]:
 
 
 def _svd_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Infer the results. Params: whether U and Vh are square. Outputs U, S, Vh and info."""
+    """Infer the results. Params: True if U and Vh are square. Outputs U, S, Vh and info."""
     x = _one(operands)
     _check_svd(x)
     m, n = x.shape[-2:]

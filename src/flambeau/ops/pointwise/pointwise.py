@@ -174,7 +174,7 @@ class PointwiseDefinition(Record):
         """Return the dtype that the operator computes in.
 
         Raises:
-            NotImplementedError: if it does not compute in the operands' common dtype.
+            NotImplementedError: If it does not compute in the operands' common dtype.
         """
         common = self.promotion.common(operands[self.promoting], default)
         if self.check is not None:

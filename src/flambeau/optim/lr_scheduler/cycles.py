@@ -51,8 +51,8 @@ class CyclicLR(MomentumCycle):
 
     Args:
         mode: "triangular"; "triangular2" halves the height each cycle; "exp_range" has `gamma**step` of it.
-        scale_fn: another factor of the height, of the cycle's number or (scale_mode "iterations") of the step's.
-        cycle_momentum: let the momentum go the other way, from `max_momentum` to `base_momentum`.
+        scale_fn: Another factor of the height, of the cycle's number or (scale_mode "iterations") of the step's.
+        cycle_momentum: Let the momentum go the other way, from `max_momentum` to `base_momentum`.
     """
 
     def __init__(

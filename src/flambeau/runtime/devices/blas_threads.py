@@ -41,7 +41,7 @@ def limit(threads: int) -> None:
 
 
 def _functions(verb: str) -> Iterator[Callable[..., Any]]:
-    """Return OpenBLAS's function for `verb` from each loaded library that has it."""
+    """Yield OpenBLAS's function for `verb` from each loaded library that has it."""
     for path in _libraries():
         library = ctypes.CDLL(path)  # a library that is loaded already is not loaded twice
         for name in _NAMES:

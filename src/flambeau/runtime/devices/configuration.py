@@ -35,11 +35,12 @@ VARIABLES = (
 class Settings(Value):
     """The settings with which one machine is opened.
 
-    driver: "virtual", "cuda" (real GPUs), or "none" if nothing was requested and there are no real GPUs. data:
-    False: virtual GPUs of shapes and times alone, whose kernels do not run. placement: how the caching allocators
-    choose among free blocks (see `placement.py`). strict: with races, what the host may do to pinned memory
-    unseen withholds the certificate. said: the environment's variables that decided, as `NAME='value'`, for
-    messages.
+    Attributes:
+        driver: "virtual", "cuda" (real GPUs), or "none" if nothing was requested and there are no real GPUs.
+        data: False for virtual GPUs that simulate shapes and times and run no kernels.
+        placement: The allocators' choice among free blocks (see `placement.py`).
+        strict: True to withhold the certificate if the host may have used pinned memory unseen.
+        said: The environment's variables that decided, as `NAME='value'`, for messages.
     """
 
     driver: str

@@ -34,7 +34,7 @@ class CUDAGraph:
     `with torch.cuda.graph(g):` records, `g.replay()` launches it on the current stream. Nothing runs meanwhile.
 
     Args:
-        keep_graph: whether `raw_cuda_graph` may be asked for, and changed before `instantiate` makes it ready; the
+        keep_graph: True if `raw_cuda_graph` may be asked for, and changed before `instantiate` makes it ready; the
             first `replay` does that too.
 
     Raises RuntimeError from each call that needs a capture where there is none.
@@ -86,9 +86,9 @@ class CUDAGraph:
 
         Args:
             pool: `other.pool()` or `graph_pool_handle()`, to share memory; None: a new pool.
-            capture_error_mode: whose waits for the device are refused meanwhile: of all threads ("global"), of this one
+            capture_error_mode: Whose waits for the device are refused meanwhile: of all threads ("global"), of this one
                 ("thread_local"), of none but on the captured streams ("relaxed").
-            check_input_liveness: watch the memory that launches of the capture use and that is not the graph's own:
+            check_input_liveness: Watch the memory that launches of the capture use and that is not the graph's own:
                 `replay` raises RuntimeError once some of it was freed. It costs time as long as the graph lives.
 
         Raises RuntimeError: the current stream is the default stream, or captures already, or the graph has a

@@ -113,7 +113,7 @@ class DeferredFrees:
             late.pop()
 
     def poll(self, *, block_host: bool = False) -> None:
-        """Return the blocks whose pending uses have finished.
+        """Free the blocks whose pending uses have finished.
 
         Args:
             block_host: True to block the host until all have finished.

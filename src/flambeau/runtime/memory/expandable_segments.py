@@ -55,7 +55,7 @@ class Range:
         self.gaps: list[Gap] = [self.first]
 
     def blocks(self) -> Iterator[Block]:
-        """Return all blocks and gaps of the range, in address order."""
+        """Yield all blocks and gaps of the range, in address order."""
         block: Block | None = self.first
         while block is not None:
             following = block.next
@@ -188,7 +188,7 @@ class Ranges:
         return any(held.ptr <= ptr < held.ptr + held.nbytes for held in self._ranges)
 
     def runs(self) -> Iterator[list[Block]]:
-        """Return the runs of blocks without a gap between them, in address order."""
+        """Yield the runs of blocks without a gap between them, in address order."""
         for held in self._ranges:
             run: list[Block] = []
             for block in held.blocks():
@@ -207,7 +207,7 @@ def _free_block_before(gap: Gap, pool: Pool) -> Block | None:
 
 
 def _free_runs(held: Range, pools: Container[Pool]) -> Iterator[list[Block]]:
-    """Return the runs of adjacent free blocks of these pools."""
+    """Yield the runs of adjacent free blocks of these pools."""
     run: list[Block] = []
     for block in held.blocks():
         if block.is_free and block.pool in pools:

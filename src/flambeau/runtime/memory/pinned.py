@@ -38,8 +38,8 @@ class PinnedBlock(ListedBlock):
     """A piece of pinned memory.
 
     Attributes:
-        uses: stream handle -> stream, of the copies that use the block.
-        hidden_uses: stream handle -> stream, of copies that PyTorch's allocator does not learn of; see `record_use_at`.
+        uses: Stream handle -> stream, of the copies that use the block.
+        hidden_uses: Stream handle -> stream, of copies that PyTorch's allocator does not learn of; see `record_use_at`.
     """
 
     __slots__ = ("hidden_uses", "memory", "ptr", "requested", "uses")

@@ -47,7 +47,7 @@ def suggest_settings(allocator: CachingAllocator, pool: Pool, size: int) -> str:
 
 
 def candidates(policy: Policy, capacity: int) -> list[tuple[str, Policy]]:
-    """Yield settings that might help, each with the name of the changed setting."""
+    """Return settings that might help, each with the name of the changed setting."""
     splits = [n * MIB for n in (32, 128, 512) if n * MIB < capacity]
     found = [("max_split_size_mb", policy.with_(max_split=split)) for split in splits]
     if not policy.divisions:

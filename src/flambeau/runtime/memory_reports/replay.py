@@ -238,7 +238,7 @@ def events_of(trace: Iterable[dict[str, Any]], live: Iterable[dict[str, Any]] | 
 
 
 def _with_ends(events: list[Event], kept: Container[int]) -> list[Event]:
-    """Yield the events. After the last use of each private pool that is not in `kept`, add its "end"."""
+    """Return the events, with an "end" after the last use of each private pool that is not in `kept`."""
     pools = {event.key: event.pool for event in events if event.pool and event.pool not in kept}
     if not pools:
         return events

@@ -13,10 +13,10 @@ class Event(AcceleratorEvent):
     """A synchronization marker of a device's progress.
 
     Args:
-        enable_timing: whether the event measures time (default False).
-        blocking: whether `synchronize` gives up the processor while it waits (default False).
-        interprocess: whether other processes may use the event, which then cannot measure time (default False).
-        external: not supported; NotImplementedError.
+        enable_timing: True if the event measures time (default False).
+        blocking: True if `synchronize` gives up the processor while it waits (default False).
+        interprocess: True if other processes may use the event, which then cannot measure time (default False).
+        external: Not supported; NotImplementedError.
 
     It is created when it is first recorded, and belongs to that stream's device from then on: only streams
     of that device may record it, streams of any device may wait for it. Before, it counts as complete.

@@ -26,7 +26,7 @@ class device:  # PyTorch's public name
     """Context manager that changes the selected device.
 
     Args:
-        device: a torch.device, int or str. None and negative ints make it a no-op.
+        device: A torch.device, int or str. None and negative ints make it a no-op.
 
     Raises, when entered: RuntimeError if there is no such device. The outer device is put back when it is
     left, also on exceptions and after `set_device` inside.
@@ -81,7 +81,7 @@ class StreamContext:
     """Context manager that selects a stream and its device, and restores the previous ones on exit.
 
     Args:
-        stream: the Stream to select. None makes it a no-op.
+        stream: The Stream to select. None makes it a no-op.
     """
 
     __slots__ = ("_saved", "stream")

@@ -16,7 +16,7 @@ class Stream(AcceleratorStream):
     """A linear sequence of execution on one device, independent of other streams.
 
     Args:
-        device: a torch.device, int or str; None (default) or a negative int mean the current device.
+        device: A torch.device, int or str; None (default) or a negative int mean the current device.
         priority: -1 (high) or 0 (low, default); other ints count as the nearest of these.
 
     Two streams are equal if they are the same queue. `with stream:` selects it.

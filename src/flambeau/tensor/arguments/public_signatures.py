@@ -31,7 +31,7 @@ def documented_signature(define: Callable[..., Any], name: str, method: bool) ->
     Args:
         define: The definition, with or without functions around it.
         name: Its public name.
-        method: Whether it is a method of Tensor.
+        method: True if it is a method of Tensor.
     """
     own = stated_signature(define)
     line = documented.get(f"Tensor.{name}" if method else name)

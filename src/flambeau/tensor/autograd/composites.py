@@ -15,7 +15,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Composite(Record):
-    """The description of such a function. PyTorch's name of its node is derived from `name`.
+    """The description of a composite function that is one autograd node. `name` determines the node's name.
 
     It is needed where the derivatives of the single operators lose information: a pseudo-inverse is differentiable even
     if the singular vectors in its computation are not. It is also used where PyTorch has one node.

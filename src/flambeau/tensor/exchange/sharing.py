@@ -54,7 +54,7 @@ class _Sharing:
 
     Attributes:
         known: Identity -> memory that was sent or received. Memory that arrives again is the same storage.
-        underway: slot -> memory that was sent and has not arrived.
+        underway: Slot -> memory that was sent and has not arrived.
     """
 
     def __init__(self) -> None:

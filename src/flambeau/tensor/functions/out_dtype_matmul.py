@@ -87,7 +87,7 @@ def _int_mm(input: Tensor, mat2: Tensor) -> Tensor:
     """Return the int32 product of two matrices of int8 (`input` may be uint8).
 
     Raises:
-        RuntimeError: if a dtype or a shape does not fit.
+        RuntimeError: If a dtype or a shape does not fit.
     """
     a, b, name = input.meta, mat2.meta, f"int_mm_out_{'cuda' if input.device.type == 'cuda' else 'cpu'}"
     for what, x in (("self", a), ("mat2", b)):

@@ -475,7 +475,7 @@ class PendingGroup:
         return address if source < VIEWS else address + self.views[source - VIEWS].offset
 
     def base(self, source: int) -> int:
-        """Return the source that a view is of; other sources as they are."""
+        """Return the source of which a view is a part; any other source itself."""
         return source if source < VIEWS else self.views[source - VIEWS].source
 
     def memory_of(self, source: int) -> int:

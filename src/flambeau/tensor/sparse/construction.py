@@ -315,7 +315,7 @@ class check_sparse_tensor_invariants:
     """A context manager and decorator under which new sparse tensors are checked, or, with `enable=False`, not.
 
     Args:
-        enable: Whether they are checked.
+        enable: True if they are checked.
 
     Example:
         >>> with torch.sparse.check_sparse_tensor_invariants():

@@ -180,7 +180,7 @@ class Check:
 
 
 def deletions(program: Program) -> Iterator[tuple[Where, Program]]:
-    """Return each synchronization of a program, and the program without it."""
+    """Yield each synchronization of a program, and the program without it."""
     for at, step in enumerate(program.steps):
         if OPERATIONS[step.operation].synchronizes:
             yield (at,), Program(without(program.steps, (at,)))

@@ -456,7 +456,7 @@ class Model:
         return later is not ended and (ended.freed < later.born or not ended.after >> later.line & 1)
 
     def _meetings(self, ended: Life, later: Life) -> Iterator[ModelRace]:
-        """Return the accesses of two allocations that no synchronization orders, in the order of one run."""
+        """Yield the accesses of two allocations that no synchronization orders, in the order of one run."""
         for old in ended.accesses:
             for new in later.accesses:
                 first, second = sorted((old, new))

@@ -204,7 +204,7 @@ def _lines_of_steps(
 
 
 def _header(names: Collection[str]) -> Iterator[Line]:
-    """Return the lines that define the objects to which the lines of steps refer."""
+    """Yield the lines that define the objects to which the lines of steps refer."""
     if "dist" in names:
         yield "dist = torch.distributed", None
     for stream, created in _CREATED.items():

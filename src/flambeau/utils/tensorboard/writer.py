@@ -132,8 +132,8 @@ class SummaryWriter:
             scalar_value: A number, or a tensor or array of one element.
             global_step: The training step.
             walltime: Seconds since 1970; now without it.
-            new_style: Whether it is written as a tensor.
-            double_precision: Whether that is of float64.
+            new_style: True if it is written as a tensor.
+            double_precision: True if that is of float64.
         """
         number = float(_array(scalar_value).reshape(-1)[0]) if np.size(_array(scalar_value)) == 1 else None
         if number is None:
@@ -161,7 +161,7 @@ class SummaryWriter:
 
         Args:
             main_tag: The name of the diagram.
-            tag_scalar_dict: name -> number.
+            tag_scalar_dict: Name -> number.
             global_step: The training step.
             walltime: Seconds since 1970; now without it.
         """

@@ -22,9 +22,9 @@ class PostLocalSGDState:
     """The groups of a post-local SGD, and when each is used.
 
     Args:
-        process_group: of the first iterations; None: all ranks.
-        subgroup: of those from `start_localSGD_iter` on.
-        post_local_gradient_allreduce: False: no communication from then on.
+        process_group: The group of the first iterations; None for all ranks.
+        subgroup: The group of the iterations from `start_localSGD_iter` on.
+        post_local_gradient_allreduce: False for no communication from `start_localSGD_iter` on.
     """
 
     def __init__(

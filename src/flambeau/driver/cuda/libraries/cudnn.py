@@ -294,7 +294,7 @@ class Convolution:
         raise NotSupportedError("cuDNN has no deterministic engine for this convolution")
 
     def _choices(self, graph: int) -> Iterator[int]:
-        """Return engines with settings, the best first."""
+        """Yield engines with settings, the best first."""
         dnn = self._dnn
         for mode in _MODES:
             try:

@@ -48,7 +48,7 @@ class HostBudget:
         self._pinned[ptr] = nbytes
 
     def remove_pinned(self, ptr: int) -> None:
-        """Return what `add_pinned` granted."""
+        """Return bytes that `add_pinned` granted to the budget."""
         self.give_back(self._pinned.pop(ptr))
 
     def take(self, what: str, index: int | None, nbytes: int) -> None:

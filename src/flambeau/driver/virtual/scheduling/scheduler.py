@@ -94,7 +94,7 @@ class DeviceState:
     """The streams, pending work and error of one device.
 
     Attributes:
-        streams: handle -> stream, for streams that exist or have unfinished commands.
+        streams: Handle -> stream, for streams that exist or have unfinished commands.
         pending: The number of unfinished commands.
         end: Simulated time at which the last finished command ended.
         error: The error that no call has raised yet, or the sticky error that each call raises; None if neither.
@@ -255,8 +255,8 @@ class Command:
     Attributes:
         ready: The earliest start so far.
         blockers: The number of unfinished commands that it waits for.
-        latency: ns that no engine shortens.
-        work: ns on all the multiprocessors that it can use.
+        latency: Ns that no engine shortens.
+        work: Ns on all the multiprocessors that it can use.
         origin: Distinguishes it from others in the trace: a code of its name, or a relative address.
         engine: The engine; None for a marker.
         seq: Its number, set by `Scheduler.enqueue`.

@@ -57,7 +57,7 @@ class PassManager:
         """Check the order of the passes.
 
         Raises:
-            RuntimeError: if it violates a constraint.
+            RuntimeError: If it violates a constraint.
         """
         for constraint in self.constraints:
             for at, first in enumerate(self.passes):

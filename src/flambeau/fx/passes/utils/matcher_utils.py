@@ -21,10 +21,10 @@ class InternalMatch:
 
     Attributes:
         anchors: Nodes of the pattern from which the search went.
-        nodes_map: node of the pattern -> node of the graph, or a constant.
+        nodes_map: Node of the pattern -> node of the graph, or a constant.
         placeholder_nodes: Nodes of the graph that are the pattern's inputs.
         returning_nodes: Nodes of the graph that are the pattern's results.
-        name_node_map: name -> node, for patterns that return names.
+        name_node_map: Name -> node, for patterns that return names.
         other_nodes: Further nodes of the graph to keep with the match.
     """
 
