@@ -106,7 +106,7 @@ def test_processes_without_races_are_proved_each_in_itself(folder):
     assert done.status == 0 and done.out == "3.0\n3.0\n"
     assert "Race-free under every schedule, given that:" in done.err
     assert "processes  2 that the program started used CUDA devices, too" in done.err
-    assert "Race-free under every schedule, each process in itself" in done.err
+    assert "Race-free under every schedule, each process by itself" in done.err
     assert len(done.report["processes"]) == 2 and len(done.report["machines"]) == 1
 
 

@@ -31,7 +31,7 @@ def test_the_command_says_what_is_there() -> None:
     done = call(FLAMBEAU_VIRTUAL_DEVICES="3", CUDA_VISIBLE_DEVICES="2,0")
     assert done.returncode == 0, done.stderr
     for text in (
-        "Devices: 2 (virtual a100-40g); the environment says",
+        "Devices: 2 (virtual a100-40g); environment: ",
         "CUDA_VISIBLE_DEVICES='2,0'",
         "cuda:0: NVIDIA A100-SXM4-40GB, capability 8.0 (the machine's device 2)",
         "Peers cuda:0 and cuda:1 reach each other; copies: direct",

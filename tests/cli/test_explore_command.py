@@ -271,7 +271,7 @@ def test_the_first_race_and_the_first_failure_are_shown_at_once(folder):
     program(folder, COUNTED.format(then="run == 20 and os._exit(9)"))
     done = flambeau(folder, "explore", "--schedules", "1000", "program.py")
     assert done.returncode == 9 and not done.stdout
-    shown = re.findall(r"found in run (\d+) of the program, and going on ─+\n(\w+)", done.stderr)
+    shown = re.findall(r"found in run (\d+) of the program; the exploration continues ─+\n(\w+)", done.stderr)
     assert [what for _, what in shown] == ["races", "failure"] and int(shown[1][0]) < 10, done.stderr
 
 

@@ -48,7 +48,7 @@ def test_the_table_says_what_fits_and_how_long_a_step_is(program):
     name, *_, fits, step, unit = large.split()
     assert (name, fits, unit) == ("h200", "yes", "ms")
     assert re.fullmatch(
-        r"Expected error: \d+% in the median, at most \d+% in 9 of 10 cases \(as on an H100\)\.", error
+        r"Expected error: \d+% in the median, at most \d+% in 9 of 10 cases \(measured on an H100\)\.", error
     )
     least = (
         3 * 4 * 64 * rows / 4.8e12 * 1e3

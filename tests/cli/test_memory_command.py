@@ -306,10 +306,10 @@ SIZELESS = {"action": "alloc", "addr": 0, "size": "8", "stream": 0}
     ("content", "why"),
     [
         (pickle.dumps(Evil()), "plain data"),
-        (b"nonsense", "is no memory snapshot"),
-        (b"", "is no memory snapshot"),
+        (b"nonsense", "is not a memory snapshot"),
+        (b"", "is not a memory snapshot"),
         (pickle.dumps({"a": 1}), "it has no segments"),
-        (b"{", "is no memory snapshot"),
+        (b"{", "is not a memory snapshot"),
         (
             pickle.dumps({"segments": [], "allocator_settings": {(1, 2): 3}}),
             "it has the key (1, 2), which JSON has not",
@@ -324,8 +324,8 @@ SIZELESS = {"action": "alloc", "addr": 0, "size": "8", "stream": 0}
             "the pool of a segment should be two numbers, not 3",
         ),
         (pickle.dumps({"segments": [], "device_traces": [[ADDRESS]]}), "an event has no 'addr' of type int"),
-        (b"\x80\x04}(]K\x01u.", "is no memory snapshot: the pickle is damaged: TypeError: unhashable"),
-        (b"\x80\x04\x8e" + b"\x7f" * 8, "is no memory snapshot"),
+        (b"\x80\x04}(]K\x01u.", "is not a memory snapshot: the pickle is damaged: TypeError: unhashable"),
+        (b"\x80\x04\x8e" + b"\x7f" * 8, "is not a memory snapshot"),
         (
             pickle.dumps({"segments": [], "device_traces": [[FRAMELESS]]}),
             "a frame has no 'filename' of type str",
@@ -365,7 +365,7 @@ def test_wrong_arguments_are_refused(snapshot: Path, tmp_path: Path, capsys: Any
         ([str(tmp_path)], "it is a folder"),
         ([given, "-o", str(tmp_path)], "it is a folder"),
         ([given, "-o", str(tmp_path / "none" / "page.html")], "its folder does not exist"),
-        (["replay", given, "--capacity", "much"], "--capacity 'much' is no size"),
+        (["replay", given, "--capacity", "much"], "--capacity 'much' is not a size"),
         (["replay", given, "--capacity", "9" * 400], "more than any device has"),
         (["replay", given, "--conf", "nonsense:1"], "--conf 'nonsense:1'"),
         (["replay", given, "--device", "7"], "no device 7"),
@@ -374,7 +374,7 @@ def test_wrong_arguments_are_refused(snapshot: Path, tmp_path: Path, capsys: Any
         ([given, "--capacity", "1"], "--capacity is of replay alone"),
         ([given, "--conf", "backend:native"], "--conf is of replay alone"),
         ([given, given], "one snapshot at a time"),
-        (["replay"], "replay of which snapshot?"),
+        (["replay"], "replay needs a snapshot"),
     ):
         assert main(["memory", *arguments]) == 2
         said = capsys.readouterr().err

@@ -255,7 +255,7 @@ def test_a_machine_without_races_says_so(cells):
     with flambeau.virtual() as machine:
         assert machine.certificate() is None
         flambeau.ones(3, device="cuda")
-        assert "not looked for" in Page(machine._repr_html_()).text
+        assert "not detected" in Page(machine._repr_html_()).text
     with flambeau.virtual(devices=0, races="warn") as machine:
         assert machine.certificate() is None and machine._repr_html_() is None
 

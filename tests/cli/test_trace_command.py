@@ -145,7 +145,7 @@ def test_each_rank_of_a_launch_writes_its_own(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     script = program(tmp_path, RACE)
     for arguments, why in (
-        (["-o", "t.png", script], "'t.png' names no form; those are .html, .svg, .json, .json.gz"),
+        (["-o", "t.png", script], "'t.png' has none of the endings .html, .svg, .json, .json.gz"),
         (["-o", "none/t.html", script], "can't write 'none/t.html': its folder does not exist"),
         (["-o", "t.html", "absent.py"], "can't open file 'absent.py': no such file"),
     ):

@@ -131,7 +131,7 @@ def test_modules_programs_and_virtual_local_ranks(tmp_path: Path) -> None:
     assert told(said.out)[0][1] == ["b"], said.err
 
 
-def test_flambeau_launch_makes_torch_flambeau_and_its_words_select_our_engines(tmp_path: Path) -> None:
+def test_flambeau_launch_makes_torch_flambeau_and_its_words_select_our_backends(tmp_path: Path) -> None:
     program = script(tmp_path, """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")

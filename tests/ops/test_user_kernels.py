@@ -266,7 +266,7 @@ def test_operands_broadcast_by_position_name_and_default() -> None:
         ("1 + sin(x, y)", "sin takes 1 arguments, not 2", 5),
         ("x + y.z", "has no attribute", 5),
         ("x @ y", "no such operator", 1),
-        ("x + 'a'", "'a' is no number", 5),
+        ("x + 'a'", "'a' is not a number", 5),
         ("lambda x: x + y", "'y' is none of the parameters x", 15),
         ("lambda x, y=z: x", "'z' is none of the parameters", 13),
         ("lambda *x: 1", "plain names", 9),

@@ -204,7 +204,7 @@ def test_what_is_no_address_is_refused_in_words() -> None:
     with (
         torch.virtual(devices=1),
         torch.cuda.use_mem_pool(torch.cuda.MemPool(Gives())),
-        pytest.raises(RuntimeError, match=r"^Gives.allocate\(2097152\) gave None, which is no address$"),
+        pytest.raises(RuntimeError, match=r"^Gives.allocate\(2097152\) gave None, which is not an address$"),
     ):
         memory(5)
 

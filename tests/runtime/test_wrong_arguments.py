@@ -157,7 +157,7 @@ def test_groups_and_stores() -> None:
         for call in functions(dist, names)
         if not isinstance(call, type) or call.__module__.startswith("flam")
     ]
-    calls += methods(lambda: dist.group.WORLD, {"abort", "shutdown", "engine_for", "set_timeout"})
+    calls += methods(lambda: dist.group.WORLD, {"abort", "shutdown", "backend_for", "set_timeout"})
     calls += methods(dist.HashStore, ENDLESS)
     assert [e for call in calls for e in bare_errors(call)] == []
     torch.cuda.synchronize()

@@ -269,5 +269,5 @@ def test_schedules_of_any_type_are_refused_at_once():
     shared = ()
     for _ in range(100):
         shared = (shared, shared)
-    with pytest.raises(ValueError, match="is none of earliest"):
+    with pytest.raises(ValueError, match="is not one of earliest"):
         open_policy(shared)

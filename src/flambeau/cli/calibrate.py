@@ -42,14 +42,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
         "is 1 if there is no GPU.",
     )
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, default=Path("profile.toml"), help="(profile.toml)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        default=Path("profile.toml"),
+        help="the profile to write (default: profile.toml)",
     )
-    parser.add_argument("--device", metavar="N", type=int, default=0, help="which GPU (0)")
+    parser.add_argument("--device", metavar="N", type=int, default=0, help="index of the GPU (default: 0)")
     parser.add_argument(
         "--from", dest="measured", metavar="FILE", type=Path, help="fit stored measurements; needs no GPU"
     )
     parser.add_argument(
-        "--seed", metavar="N", type=int, default=_SEED, help="of the sizes that are drawn (26)"
+        "--seed", metavar="N", type=int, default=_SEED, help=f"seed of the random sizes (default: {_SEED})"
     )
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.set_defaults(do=calibrate)

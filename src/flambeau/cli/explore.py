@@ -47,30 +47,32 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
         description="Run a program written for torch.cuda once, record its command graph, put the graph into other "
         "legal orders, and run the program again in each that can give another result. What it prints, raises and "
         "exits with is compared.",
-        epilog="--schedules, --time and --policy may stand last, too. The exit status is the program's own if all "
-        "orders agree, no race was found and it raised nothing, 130 after Ctrl-C, 3 otherwise.",
+        epilog="--schedules, --time and --policy may also follow the program. The exit status is the program's own if "
+        "all orders agree, no race was found and it raised nothing, 130 after Ctrl-C, 3 otherwise.",
     )
     parser.add_argument(
-        "--schedules", metavar="N", type=int, help=f"how many orders to look at ({_SCHEDULES})"
+        "--schedules", metavar="N", type=int, help=f"number of orders to explore (default: {_SCHEDULES})"
     )
     parser.add_argument(
         "--time",
         metavar="T",
         type=_seconds,
-        help="look at no further order after that time: 60s, 5m, 1h; without --schedules the only limit",
+        help="time limit: 60s, 5m, 1h; without --schedules it is the only limit",
     )
     parser.add_argument(
         "--policy",
         metavar="P",
         action="append",
-        help=f"{', '.join(POLICIES)}; may be given again (all of them)",
-    )
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="the first seed of each policy (0)")
-    parser.add_argument(
-        "--devices", metavar="N", type=int, default=configuration.DEVICES, help="how many virtual GPUs"
+        help=f"{', '.join(POLICIES)}; may be repeated (default: all)",
     )
     parser.add_argument(
-        "--profile", metavar="NAME", default=configuration.PROFILE, help="which GPU they model"
+        "--seed", metavar="N", type=int, default=0, help="first seed of each policy (default: 0)"
+    )
+    parser.add_argument(
+        "--devices", metavar="N", type=int, default=configuration.DEVICES, help="number of virtual GPUs"
+    )
+    parser.add_argument(
+        "--profile", metavar="NAME", default=configuration.PROFILE, help="model of the virtual GPUs"
     )
     add_outputs(parser)
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module's name")

@@ -40,13 +40,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
     parser.add_argument(
         "--profiles", metavar="NAMES", help="profiles or TOML files, with commas between them (default: all)"
     )
-    parser.add_argument("--devices", metavar="N", default="1", help="how many virtual GPUs (1)")
+    parser.add_argument("--devices", metavar="N", default="1", help="number of virtual GPUs (default: 1)")
     parser.add_argument(
         "--steps",
         metavar="N",
         type=int,
         default=5,
-        help="end the program after N steps; 0: run it to its end (5)",
+        help="end the program after N steps (default: 5); 0: run it to its end",
     )
     parser.add_argument("--child", nargs=2, metavar=("PROFILE", "FILE"), help=argparse.SUPPRESS)
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module's name")
@@ -163,7 +163,7 @@ def _row(name: str, result: dict[str, Any]) -> tuple[str, ...]:
     steps = result["steps"]
     notes = ["ran with data"] if result["data"] else []
     if result["fits"] and not steps:
-        notes.append(f"no step was counted; the program took {time_text(result['time'])}")
+        notes.append(f"no optimizer step; the program took {time_text(result['time'])}")
     return (
         name, format_size(result["memory"]), format_size(result["allocated"]),
         format_size(result["reserved"]), "yes" if result["fits"] else "no",

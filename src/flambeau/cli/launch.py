@@ -23,20 +23,28 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
     parser = commands.add_parser(
         "launch",
         help=summary,
-        description="Start the ranks of a distributed program, as torchrun does, one process each: `import torch` "
-        "finds Flambeau in them. Without a GPU and without options each sees a virtual a100-40g per rank of the node.",
+        description="Start the ranks of a distributed program, as torchrun does, one process each. `import torch` "
+        "imports Flambeau in them. Without a GPU and without options the node has one virtual GPU (a100-40g) per rank.",
         epilog="The exit status is that of the first rank that failed, or 3 whenever --races error found a race.",
     )
-    parser.add_argument("--driver", choices=("auto", "cuda", "virtual"), help="real or virtual GPUs")
-    parser.add_argument("--devices", metavar="N", help="how many virtual GPUs this node has")
     parser.add_argument(
-        "--profile", metavar="NAME", help="which GPU they model: a100-40g, h100, ... or a TOML file"
+        "--driver",
+        choices=("auto", "cuda", "virtual"),
+        help="cuda: real GPUs; virtual: virtual GPUs; auto (default): real ones if there are any",
+    )
+    parser.add_argument("--devices", metavar="N", help="number of virtual GPUs of this node")
+    parser.add_argument(
+        "--profile", metavar="NAME", help="model of the virtual GPUs: a100-40g, h100, ... or a TOML file"
     )
     parser.add_argument(
-        "--schedule", metavar="S", help="earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH"
+        "--schedule",
+        metavar="S",
+        help="order of commands on virtual GPUs: earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH",
     )
     parser.add_argument(
-        "--races", choices=("off", "warn", "error"), help="look for races in each rank: collect, or raise"
+        "--races",
+        choices=("off", "warn", "error"),
+        help="race detection in each rank: off, report races, or raise RaceError",
     )
     parser.add_argument(
         "--compile",
@@ -46,12 +54,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="certify nothing that leans on what the host does to pinned memory through views",
+        help="give no certificate if the host may have used pinned memory through a view, which is not seen",
     )
     parser.add_argument(
         "--float32-precision",
         choices=("highest", "high", "medium"),
-        help="highest: round no float32 product to TF32; high, medium: round (the default)",
+        help="highest: float32 products do not round to TF32; high (default), medium: they do",
     )
     add_outputs(parser)
     parser.add_argument("--quiet", action="store_true", help="print no report")

@@ -21,10 +21,10 @@ COMMANDS = {
     "explore": ("explore", "run a torch program in many legal orders and compare what it prints"),
     "trace": ("trace", "run a torch program and write its timeline: a page, or a trace for Perfetto"),
     "memory": ("memory", "show a memory snapshot as a page, or replay its trace with other settings"),
-    "fit": ("fit", "run a torch program on each modelled GPU: does it fit, and how long is a step"),
+    "fit": ("fit", "run a torch program on each GPU model: does it fit, and how long is a step"),
     "calibrate": ("calibrate", "measure a real GPU and write the profile of virtual GPUs like it"),
     "launch": ("launch", "start the ranks of a distributed torch program"),
-    "doctor": ("doctor", "say what devices there are and why, and look for what is wrong with them"),
+    "doctor": ("doctor", "show the devices and why they are visible, and check them"),
     "completion": ("completion", "print the script that completes commands in a shell"),
     "types": ("typings", "write stubs of the name torch for editors and type checkers"),
 }

@@ -35,9 +35,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
     parser = commands.add_parser(
         "memory",
         help=summary,
-        description="Read what torch.cuda.memory._dump_snapshot wrote, Flambeau's or PyTorch's, or JSON. "
+        description="Read a snapshot that torch.cuda.memory._dump_snapshot of Flambeau or PyTorch wrote, or its JSON. "
         "`flambeau memory SNAPSHOT -o report.html` writes one self-contained page; "
-        "`flambeau memory replay SNAPSHOT` plays its trace in Flambeau's allocator.",
+        "`flambeau memory replay SNAPSHOT` repeats the recorded requests in Flambeau's allocator.",
         usage="flambeau memory [-h] [-o FILE] SNAPSHOT\n"
         "       flambeau memory replay [--device N] [--capacity SIZE] [--conf SETTINGS] SNAPSHOT",
         epilog="replay's exit status is 0 if the trace fits, and 1 if it runs out of memory.",
@@ -52,14 +52,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
     parser.add_argument(
         "--capacity",
         metavar="SIZE",
-        help="replay: memory of the device, as 24GiB, or unlimited (default: what the recorded program could use)",
+        help="replay: memory of the device, such as 24GiB, or unlimited (default: that of the recorded program)",
     )
     parser.add_argument(
         "--conf",
         metavar="SETTINGS",
         action="append",
         default=[],
-        help="replay: PYTORCH_ALLOC_CONF to try, as max_split_size_mb:128; may be repeated",
+        help="replay: settings of PYTORCH_ALLOC_CONF, such as max_split_size_mb:128; may be repeated",
     )
     parser.set_defaults(do=run)
 
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command with these options. Returns the exit status."""
     replays = options.words[0] == "replay" and len(options.words) == 2
     if options.words == ["replay"] and not Path("replay").exists():
-        return _refuse("replay of which snapshot?")
+        return _refuse("replay needs a snapshot: flambeau memory replay SNAPSHOT")
     if len(options.words) > 1 and not replays:
         return _refuse(f"one snapshot at a time, not {' '.join(options.words)}")
     for name in ("output",) if replays else ("device", "capacity", "conf"):
@@ -173,7 +173,7 @@ def size_of(text: str) -> int:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
     if found is None or found[2].upper() not in _UNITS:
-        raise ValueError(f"--capacity {text!r} is no size; write it as 24GiB")
+        raise ValueError(f"--capacity {text!r} is not a size; write it as 24GiB")
     size = float(found[1]) * _UNITS[found[2].upper()]
     if size > _UNLIMITED:
         raise ValueError(f"--capacity {text!r} is more than any device has")

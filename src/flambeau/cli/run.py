@@ -55,8 +55,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
     parser = commands.add_parser(
         "run",
         help=summary,
-        description="Run a program written for torch.cuda, unmodified: `import torch` finds Flambeau. "
-        "Without a GPU and without options it sees 2 virtual a100-40g and its races are looked for.",
+        description="Run a program written for torch.cuda, unmodified: `import torch` imports Flambeau. "
+        "Without a GPU and without options it gets 2 virtual GPUs (a100-40g), with race detection.",
         epilog="The exit status is the program's own, or 3 whenever --races error found a race.",
     )
     parser.add_argument(
@@ -89,26 +89,34 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of each command that runs a program: its machine, its reports, and the program."""
-    parser.add_argument("--driver", choices=("auto", "cuda", "virtual"), help="real or virtual GPUs")
-    parser.add_argument("--devices", metavar="N", help="how many virtual GPUs")
     parser.add_argument(
-        "--profile", metavar="NAME", help="which GPU they model: a100-40g, h100, ... or a TOML file"
+        "--driver",
+        choices=("auto", "cuda", "virtual"),
+        help="cuda: real GPUs; virtual: virtual GPUs; auto (default): real ones if there are any",
+    )
+    parser.add_argument("--devices", metavar="N", help="number of virtual GPUs")
+    parser.add_argument(
+        "--profile", metavar="NAME", help="model of the virtual GPUs: a100-40g, h100, ... or a TOML file"
     )
     parser.add_argument(
         "--schedule",
         metavar="S",
-        help="earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH, replay:TOKEN",
+        help="order of commands on virtual GPUs: earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH, replay:TOKEN",
     )
-    parser.add_argument("--races", choices=("off", "warn", "error"), help="look for races: collect, or raise")
+    parser.add_argument(
+        "--races",
+        choices=("off", "warn", "error"),
+        help="race detection: off, report races, or raise RaceError",
+    )
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="certify nothing that leans on what the host does to pinned memory through views",
+        help="give no certificate if the host may have used pinned memory through a view, which is not seen",
     )
     parser.add_argument(
         "--float32-precision",
         choices=("highest", "high", "medium"),
-        help="highest: round no float32 product to TF32; high, medium: round (the default)",
+        help="highest: float32 products do not round to TF32; high (default), medium: they do",
     )
     parser.add_argument(
         "--compile",

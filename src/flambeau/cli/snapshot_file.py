@@ -43,11 +43,11 @@ def load(path: Path, as_json: bool = False) -> dict[str, Any]:
             is_json = data[:1] in (b"{", b"[")
             found = json.loads(data) if is_json else read_plain(data)
     except (UnpicklingError, EOFError, RecursionError, ValueError) as error:
-        raise ValueError(f"{path} is no memory snapshot: {error}") from None
+        raise ValueError(f"{path} is not a memory snapshot: {error}") from None
     if isinstance(found, list):  # memory_snapshot() returns only segments
         found = {"segments": found, "device_traces": []}
     if not isinstance(found, dict) or "segments" not in found:
-        raise ValueError(f"{path} is no memory snapshot: it has no segments")
+        raise ValueError(f"{path} is not a memory snapshot: it has no segments")
     found.setdefault("device_traces", [])
     try:
         if is_json:
@@ -56,7 +56,7 @@ def load(path: Path, as_json: bool = False) -> dict[str, Any]:
         if as_json:
             _count(found, _MOST_PARTS + _PARTS_PER_BYTE * len(data))
     except ValueError as error:
-        raise ValueError(f"{path} is no memory snapshot: {error}") from None
+        raise ValueError(f"{path} is not a memory snapshot: {error}") from None
     return found
 
 

@@ -29,7 +29,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
         "--output",
         metavar="FILE",
         type=Path,
-        help="what to write (trace.html); may stand last, too",
+        help="the file to write (default: trace.html); may also follow the program",
     )
     add_outputs(parser)
     add_options(parser)
@@ -45,7 +45,7 @@ def trace(options: argparse.Namespace) -> int:
     options.output = Path(str(output).replace("{rank}", os.environ.get("RANK", "0")))
     name = options.output.name
     if not name.endswith(_FORMS):
-        print(f"flambeau trace: {name!r} names no form; those are {', '.join(_FORMS)}", file=sys.stderr)
+        print(f"flambeau trace: {name!r} has none of the endings {', '.join(_FORMS)}", file=sys.stderr)
         return 2
     if name.endswith(".svg"):
         options.picture = options.output

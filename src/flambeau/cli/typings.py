@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +22,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
         "checkers that find it read `import torch` as Flambeau: pyright and Pylance look in the folder typings, "
         "mypy in the folders of mypy_path.",
     )
-    parser.add_argument("folder", type=Path, metavar="FOLDER", nargs="?", default=Path("typings"))
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", nargs="?", default=Path("typings"),
+        help="the folder to write to (default: typings)",
+    )  # fmt: skip
     parser.set_defaults(do=run)
 
 
@@ -30,8 +34,12 @@ def run(options: argparse.Namespace) -> int:
     count = 0
     for path, text in torch_stubs():
         target = options.folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(target, text, durable=False)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(target, text, durable=False)
+        except OSError as error:
+            print(f"flambeau types: can't write {str(target)!r}: {error.strerror}", file=sys.stderr)
+            return 1
         count += 1
     print(f"{options.folder / 'torch'}: {count} stubs written")
     return 0

@@ -66,7 +66,7 @@ def machine_page(report: MachineReport, timeline: RecentTimeline | None, closed:
     for device in report.devices:
         rows += row_html(f"cuda:{device.index}", _memory(device, "at the end" if closed else "now"))
     if report.certificate is None:
-        races = table_html(row_html("races", 'not looked for (races="warn" or "error" does)'))
+        races = table_html(row_html("races", 'not detected; use races="warn" or races="error"'))
     else:
         races = certificate_html(report.certificate)
     return f"<div>{table_html(rows)}{races}{_timeline(report, timeline)}</div>"

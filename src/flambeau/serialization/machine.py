@@ -96,7 +96,7 @@ class PickleMachine(PickleReader):
         arguments = self._pop()
         define = self._pop()
         if not isinstance(arguments, tuple):
-            raise Refused(f"cannot call {brief(define)} with {brief(arguments)}, which is no tuple")
+            raise Refused(f"cannot call {brief(define)} with {brief(arguments)}, which is not a tuple")
         call = _CALLS.get(id(define))
         if call is not None:
             self._push(call(self, arguments))

@@ -104,7 +104,7 @@ def _kinds(policies: Sequence[str]) -> list[str]:
         raise TypeError(f"policies must be a list of names, got {policies!r}")
     for policy in policies:
         if not is_policy(policy):
-            raise ValueError(f"policy {policy!r} is none of exhaustive, random, pct:DEPTH, adversarial")
+            raise ValueError(f"policy {policy!r} is not one of exhaustive, random, pct:DEPTH, adversarial")
     if not policies:
         raise ValueError("policies must name at least one")
     return list(policies)

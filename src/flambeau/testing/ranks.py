@@ -165,7 +165,7 @@ def rank() -> int:
     """
     mine = seat()
     if mine is None:
-        raise RuntimeError("this thread is no rank of testing.ranks")
+        raise RuntimeError("this thread is not a rank of testing.ranks")
     return mine.number
 
 

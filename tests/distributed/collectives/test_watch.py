@@ -61,7 +61,7 @@ class Communicator:
     def describe_ended_processes(self) -> list[str]:
         return self.dead
 
-    def tell(self) -> None:
+    def publish_progress(self) -> None:
         self.told += 1
 
     def lines(self) -> list[str]:
@@ -359,7 +359,7 @@ def test_what_was_queued_as_its_group_was_given_up_says_so() -> None:
         begin(line, 1)
         why = dist.DistBackendError("given up")
         line.give_up(why)
-        line.tell()  # the others learn of it all the same
+        line.publish_progress()  # the others learn of it all the same
         assert json.loads(store.get("key/at/3"))[0] == 1
         stream = torch.cuda.current_stream()
         begun = line.note([], stream, stream.record_event())
@@ -371,7 +371,7 @@ def test_a_communicator_that_cannot_be_asked_has_failed() -> None:
     with torch.virtual(1):
         line = line_of(Marks())
         line.comm = 4711
-        assert "4711 is no communicator" in str(line.failure())
+        assert "4711 is not a communicator" in str(line.failure())
 
 
 def test_ranks_tell_each_other_how_far_they_are() -> None:
@@ -384,7 +384,7 @@ def test_ranks_tell_each_other_how_far_they_are() -> None:
         begin(line, 1)
         begin(line, 2)
         assert line.lines()[1] == "rank 5 has not arrived: it has reported no call"
-        theirs.tell(1, "at other.py:3: all_reduce of 1 float32, op sum")
+        theirs.publish_progress(1, "at other.py:3: all_reduce of 1 float32, op sum")
         driver.done = 1
         head = line.head()
         assert head is not None and head.number == 2
@@ -394,11 +394,11 @@ def test_ranks_tell_each_other_how_far_they_are() -> None:
         assert other == (
             "rank 5 has not arrived: the last that it reported is call 1, at other.py:3: all_reduce of 1 float32, op sum"
         )
-        theirs.tell(2, "at other.py:4: broadcast of 9 float32, root 3")
+        theirs.publish_progress(2, "at other.py:4: broadcast of 9 float32, root 3")
         assert (
             line.lines()[1] == "rank 5 has arrived at call 2, at other.py:4: broadcast of 9 float32, root 3"
         )
-        line.tell()
+        line.publish_progress()
         assert json.loads(store.get("communicator/all/0/at/3"))[0] == 2
 
 
@@ -440,8 +440,8 @@ def test_a_store_that_has_gone_is_no_reason_to_fail() -> None:
             raise dist.DistNetworkError("gone")
 
     seen = RankProgress(Gone(), "key", [0, 1], 0, [processes.here(), processes.here()])
-    seen.tell(1, "at train.py:1")
-    seen.tell(2, "at train.py:2")
+    seen.publish_progress(1, "at train.py:1")
+    seen.publish_progress(2, "at train.py:2")
     assert seen.others(2) == ["rank 1 is unknown: the store does not answer"]
 
 

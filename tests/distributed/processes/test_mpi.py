@@ -434,7 +434,7 @@ if first < 2:
         dist.init_process_group(sys.argv[1], world_size=2, rank=1 - first, init_method=os.environ["AGAIN"])
         t = torch.ones(2)
         dist.all_reduce(t)
-        print(dist.group.WORLD.engine_of("cpu").kind, t.tolist())
+        print(dist.group.WORLD.backend_of("cpu").kind, t.tolist())
     except RuntimeError as error:
         print(error)
 """

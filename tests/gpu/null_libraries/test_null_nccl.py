@@ -177,7 +177,7 @@ def test_what_nccl_has_not_is_refused_before_anything_is_queued(library: Path) -
         "not 'all_to_all'",
         "broadcast: there is no rank 2 among 2",
         "collective: the communicator's member is on device 0, the stream on device 1",
-        "17 is no communicator of the cuda driver, or was destroyed",
+        "17 is not a communicator of the cuda driver, or was destroyed",
         "comm_create: the id has 128 bytes, not 5",
         "comm_create: the members must have different ranks below 2, not [0, 0]",
         "NCCL: ncclCommInitRank: invalid usage: Duplicate GPU detected",
@@ -207,7 +207,7 @@ def test_a_peer_that_goes_is_an_error_that_can_be_asked_for(library: Path) -> No
     assert run(library, KIT + FAILURES, devices=2).splitlines() == [
         "NCCL: ncclCommDestroy: invalid usage: a call waits for a peer",
         "NCCL: a collective: remote process exited or there was a network error: remote process exited",
-        "4097 is no communicator of the cuda driver, or was destroyed",
+        "4097 is not a communicator of the cuda driver, or was destroyed",
         "True",
         "the cuda driver has been closed",
     ]

@@ -141,7 +141,7 @@ def test_what_is_no_address_is_refused_in_words(address: int) -> None:
     allocator, driver, stream = make()
     driver.mem_alloc = lambda index, nbytes: address  # type: ignore[method-assign]
     with pytest.raises(
-        RuntimeError, match=r"DriverMemory.allocate\(2097152\) gave -?0x[08]*1?0*, which is no address"
+        RuntimeError, match=r"DriverMemory.allocate\(2097152\) gave -?0x[08]*1?0*, which is not an address"
     ):
         allocator.allocate(1, stream)
     assert not list(allocator.segments()) and allocator.reserved_bytes() == 0

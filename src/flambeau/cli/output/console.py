@@ -97,9 +97,7 @@ class Screen:
 def error_text(error: Sequence[float]) -> str:
     """Return the error to expect of a simulated time, from its median and its 90th percentile."""
     median, tenth = error
-    return (
-        f"Expected error: {median:.0%} in the median, at most {tenth:.0%} in 9 of 10 cases (as on an H100)."
-    )
+    return f"Expected error: {median:.0%} in the median, at most {tenth:.0%} in 9 of 10 cases (measured on an H100)."
 
 
 def time_text(ns: int) -> str:

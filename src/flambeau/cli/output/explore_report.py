@@ -87,7 +87,7 @@ def write_exploration(
 def write_first(found: Exploration, first: Race | Failure, file: TextIO) -> None:
     """Print a race or failure while the exploration goes on."""
     screen = Screen(file)
-    screen.title(f"flambeau explore: found in run {found.runs} of the program, and going on")
+    screen.title(f"flambeau explore: found in run {found.runs} of the program; the exploration continues")
     if isinstance(first, Race):
         write_races([race_fields(first)], screen)
     else:

@@ -17,7 +17,7 @@ Named = tuple[str, dict[str, Any]]
 def write_processes(named: list[Named], screen: Screen, failed: bool, each: str) -> None:
     """Print what processes did on their machines. `each` is the word for one process: "rank" or "process".
 
-    Processes that failed, or were ended for it, proved something of what they did until then.
+    For processes that failed or were ended, the certificate covers the part that ran.
     """
     _, first = named[0]
     devices = [device for _, machine in named for device in machine["devices"]]
@@ -53,11 +53,11 @@ def _write_races(named: list[Named], screen: Screen, failed: bool, each: str) ->
     certificates = [(name, m["certificate"]) for name, m in named if m["certificate"] is not None]
     races = [{**race, "process": name} for name, certificate in certificates for race in certificate["races"]]
     if not certificates:
-        screen.entry("races", "not looked for (--races warn or error does)")
+        screen.entry("races", "not detected; use --races warn or --races error")
     elif races:
         write_races(races, screen)
     elif all(certificate["race_free"] for _, certificate in certificates):
         until = " as far as they ran" if failed else ""
-        screen.entry("races", f"Race-free under every schedule{until}, each {each} in itself", GREEN)
+        screen.entry("races", f"Race-free under every schedule{until}, each {each} by itself", GREEN)
     else:
         write_uncertified(dict.fromkeys(text for _, c in certificates for text in c["violated"]), screen)

@@ -21,7 +21,7 @@ _TF32 = (
 def write_screen(document: Document, file: TextIO, written: list[Path], failed: bool) -> None:
     """Print devices, simulated time, memory, and races with their fixes, in colour where `has_colours`.
 
-    A program that failed proved something of what it did until then.
+    If the program failed, the certificate covers the part that ran.
     """
     screen = Screen(file)
     screen.title("flambeau")
@@ -56,12 +56,12 @@ def _write_machine(machine: dict[str, Any], screen: Screen, failed: bool) -> Non
     _write_memory(machine["devices"], screen)
     certificate = machine["certificate"]
     if certificate is None:
-        screen.entry("races", "not looked for (--races warn or error does)")
+        screen.entry("races", "not detected; use --races warn or --races error")
     elif certificate["races"]:
         write_races(certificate["races"], screen)
         if machine["token"]:
             screen.line()
-            screen.entry("again", f"--schedule {_short('replay:' + machine['token'])}")
+            screen.entry("replay", f"--schedule {_short('replay:' + machine['token'])}")
     else:
         _write_certificate(certificate, screen, failed)
 

@@ -206,7 +206,7 @@ function showFigures() {
   const streams = rows.filter(row => row.type === "stream").length, into = $("figures");
   for (const [value, name, bad] of [[time(whole[1] - whole[0]), data.simulated ? "of simulated time" : "of time"], [work.toLocaleString("en"), "commands"],
     [String(streams), `streams of ${plural(rows.filter(r => r.type === "head").length - 1, "device")}`], [time(stalls), "streams waited for streams"], [time(blocked), "the host synchronized"],
-    [String(data.races.length), data.races.length === 1 ? "race" : data.checked ? "races" : "races: not looked for, see --races", data.races.length]]) {
+    [String(data.races.length), data.races.length === 1 ? "race" : data.checked ? "races" : "races: not detected, see --races", data.races.length]]) {
     const box = element("div", null, into, bad ? "figure bad" : "figure");
     element("b", value, box); element("span", name, box);
   }

@@ -164,7 +164,7 @@ class Unpacking:
         data, start = self._data, self._at
         end = data.find(b";", start, start + 32)
         if end < 0:
-            raise ValueError("these bytes are no message")
+            raise ValueError("these bytes are not a message")
         kind, number = data[start : start + 1], data[start + 1 : end]
         end = self._at = end + 1
         if kind == b"n":
@@ -176,7 +176,7 @@ class Unpacking:
             return count
         if kind == b"l" and count >= 0:
             if len(self._open) > _DEPTH:
-                raise ValueError("these bytes are no message")
+                raise ValueError("these bytes are not a message")
             if count:
                 self._open.append(([], count))
                 return _OPENED
@@ -184,7 +184,7 @@ class Unpacking:
         with memoryview(data) as whole:  # copies large data only once
             raw = bytes(whole[end : end + max(count, 0)])
         if kind not in (b"s", b"b") or count < 0 or len(raw) != count:
-            raise ValueError("these bytes are no message")
+            raise ValueError("these bytes are not a message")
         self._at = end + count
         return raw.decode() if kind == b"s" else raw
 

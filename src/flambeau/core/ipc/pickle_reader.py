@@ -238,7 +238,7 @@ def opcodes(file: Any) -> Iterator[tuple[Any, Any, int]]:
         except Exception as error:  # pickletools' error for bytes that are not an instruction
             if "exhausted" in str(error):
                 raise EOFError from None
-            raise Refused(f"this is no pickle, or it is damaged: {brief_text(str(error))}") from None
+            raise Refused(f"this is not a pickle, or it is damaged: {brief_text(str(error))}") from None
         yield found
 
 

@@ -11,17 +11,17 @@ from typing import Any
 
 _STREAMS = "0 none, 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,1:1"
 _VALUES: tuple[tuple[str, Any, str], ...] = (
-    ("nnodes", "1:1", "how many nodes; MIN:MAX with two different numbers is refused"),
-    ("nproc-per-node", "1", "how many ranks on this node: a number, gpu, cpu or auto"),
-    ("rdzv-backend", "static", "how nodes meet: static (by --master-addr) or c10d (by --rdzv-endpoint)"),
-    ("rdzv-endpoint", "", "HOST:PORT where nodes meet"),
+    ("nnodes", "1:1", "number of nodes; MIN:MAX with two different numbers is refused"),
+    ("nproc-per-node", "1", "number of ranks on this node, or gpu, cpu or auto"),
+    ("rdzv-backend", "static", "rendezvous of nodes: static (by --master-addr) or c10d (by --rdzv-endpoint)"),
+    ("rdzv-endpoint", "", "HOST:PORT of the rendezvous"),
     ("rdzv-id", "none", "the run's name"),
     ("rdzv-conf", "", "KEY=VALUE,...: join_timeout, timeout (seconds)"),
-    ("max-restarts", 0, "how often all ranks are restarted after one has failed"),
-    ("monitor-interval", 0.1, "seconds between looks at the other nodes"),
+    ("max-restarts", 0, "number of restarts of all ranks after one has failed"),
+    ("monitor-interval", 0.1, "seconds between checks of the other nodes"),
     ("event-log-handler", "null", "null: there are no events"),
     ("role", "default", "the ranks' role"),
-    ("log-dir", None, "where logs are kept"),
+    ("log-dir", None, "the folder of logs"),
     ("redirects", "0", f"write streams to files, not to the console: {_STREAMS}"),
     ("tee", "0", f"write streams to files and to the console: {_STREAMS}"),
     ("local-ranks-filter", "", "show only these local ranks on the console; the others' streams go to files"),
@@ -34,7 +34,7 @@ _VALUES: tuple[tuple[str, Any, str], ...] = (
 )
 _FLAGS = (
     ("standalone", "one node, which uses a free port"),
-    ("no-python", "the program is no Python script: execute it"),
+    ("no-python", "the program is not a Python script: execute it"),
     ("run-path", "run the script by runpy.run_path"),
     ("virtual-local-rank", "LOCAL_RANK is 0 for all, and CUDA_VISIBLE_DEVICES shows each its own device"),
 )
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         *_spelt("start-method"),
         choices=("spawn", "fork", "forkserver"),
         default=_from_environment("start-method", "spawn"),
-        help="of --run-path's processes in PyTorch; here ranks are always started afresh",
+        help="no effect: each rank starts with a new interpreter",
     )
     parser.add_argument(
         "-m", "--module", action="store_true", default=_from_environment("module", "0") == "1",

@@ -218,5 +218,5 @@ def _number(key: str, value: bytes | GrownValue) -> int:
     digits = bytes(value) if len(value) <= _DIGITS else b""
     if not re.fullmatch(rb"\s*[+-]?\d+", digits):
         shown = f"is {digits[:40]!r}" if digits else f"has {len(value):,} bytes"
-        raise ValueError(f"stoll: add: the value of key {key!r} {shown}, which is no whole number")
+        raise ValueError(f"stoll: add: the value of key {key!r} {shown}, which is not an integer")
     return int(digits)

@@ -502,7 +502,7 @@ class CudaDriver:
         found = self._graphs.get(graph)
         if found is None:
             self._contexts.check_open()
-            raise DriverError(f"{graph} is no graph of the cuda driver, or was destroyed")
+            raise DriverError(f"{graph} is not a graph of the cuda driver, or was destroyed")
         self._contexts.enter(found.device)
         return found
 
@@ -583,7 +583,7 @@ class CudaDriver:
         found = self._events.get(event)
         if found is None:
             self._contexts.check_open()
-            raise DriverError(f"{event} is no event of the cuda driver, or was destroyed")
+            raise DriverError(f"{event} is not an event of the cuda driver, or was destroyed")
         if self._several or not self._thread.entered:
             self._contexts.enter(found.device)
         return found

@@ -46,7 +46,7 @@ class HostExecutable(Executable):
     own no memory; they are used only while their addresses are allocated.
 
     Attributes:
-        operands: addresses -> (outputs, inputs) as arrays.
+        operands: Addresses -> (outputs, inputs) as arrays.
         scalars: Positions of the inputs that are values.
         copies: Bytes of temporary arrays, by estimate.
         targets: Sizes of the outputs; empty if the launch takes so little memory that the host is not queried.
@@ -387,7 +387,7 @@ class HostDriver:
 
     def _no_graph(self, graph: int) -> NoReturn:
         self._check_open()
-        raise DriverError(f"{graph} is no graph of the host driver, which has none")
+        raise DriverError(f"{graph} is not a graph of the host driver, which has none")
 
     # -- collectives ----------------------------------------------------------------------------------
     def comm_id(self) -> bytes:
@@ -438,13 +438,13 @@ class HostDriver:
     def _check_stream(self, stream: int) -> None:
         self._check_open()
         if stream not in self._streams:
-            raise DriverError(f"{stream} is no stream of the host driver, or was destroyed")
+            raise DriverError(f"{stream} is not a stream of the host driver, or was destroyed")
 
     def _event(self, event: int) -> tuple[bool, int | None]:
         self._check_open()
         found = self._events.get(event)
         if found is None:
-            raise DriverError(f"{event} is no event of the host driver, or was destroyed")
+            raise DriverError(f"{event} is not an event of the host driver, or was destroyed")
         return found
 
 

@@ -498,7 +498,7 @@ class VirtualDriver:
 
     def graph_native(self, graph: int) -> tuple[int, int]:
         self._graphs.graph(graph)
-        raise NotSupportedError("a graph of virtual GPUs is no cudaGraph_t")
+        raise NotSupportedError("a graph of virtual GPUs is not a cudaGraph_t")
 
     def graph_instantiate(self, graph: int) -> None:
         # a virtual graph cannot change after its capture, so a check of the handle suffices

@@ -145,7 +145,7 @@ class _Reader:
 
     def _number(self, tree: ast.Constant) -> Node:
         if not isinstance(tree.value, bool | int | float | complex):
-            self.refuse(tree, f"{tree.value!r} is no number")
+            self.refuse(tree, f"{tree.value!r} is not a number")
         if isinstance(tree.value, int) and tree.value >= 1 << 63:
             self.refuse(tree, f"{tree.value} does not fit into 64 bits")
         return Number(tree.value)

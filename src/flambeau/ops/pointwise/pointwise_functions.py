@@ -73,7 +73,7 @@ def _define_like_numpy(name: str, compute: Any, summary: str, **fields: Any) -> 
 sqrt = _define_like_numpy(
     "sqrt",
     np.sqrt,
-    "The square root of each element.",
+    "Return the square root of each element.",
     derivative=Derivative(lambda grad, out: grad / (2 * conj(out))),
     forms=MATH,
     sparse="values",
@@ -81,7 +81,7 @@ sqrt = _define_like_numpy(
 rsqrt = _define_like_numpy(
     "rsqrt",
     lambda x: 1 / np.sqrt(x),
-    "One over the square root of each element.",
+    "Return one over the square root of each element.",
     cuda="one<T>() / sqrt_(a)",
     derivative=Derivative(lambda grad, out: -0.5 * grad * conj(out) ** 3),
     autocast=FLOAT32_ON_CUDA,
@@ -90,7 +90,7 @@ rsqrt = _define_like_numpy(
 reciprocal = _define_like_numpy(
     "reciprocal",
     lambda x: 1 / x,
-    "One over each element.",
+    "Return one over each element.",
     high=3,
     cuda="one<T>() / a",
     derivative=Derivative(lambda grad, out: -grad * conj(out * out)),
@@ -100,7 +100,7 @@ reciprocal = _define_like_numpy(
 exp = _define_like_numpy(
     "exp",
     np.exp,
-    "e to the power of each element.",
+    "Return e to the power of each element.",
     high=3,
     derivative=Derivative(lambda grad, out: grad * conj(out)),
     autocast=FLOAT32_ON_CUDA,
@@ -109,7 +109,7 @@ exp = _define_like_numpy(
 exp2 = _define_like_numpy(
     "exp2",
     np.exp2,
-    "2 to the power of each element.",
+    "Return 2 to the power of each element.",
     dtypes=FLOATING_OR_COMPLEX,
     high=3,
     derivative=Derivative(lambda grad, out: grad * conj(out) * LN2),
@@ -118,7 +118,7 @@ exp2 = _define_like_numpy(
 expm1 = _define_like_numpy(
     "expm1",
     np.expm1,
-    "e to the power of each element, less 1; exact near 0.",
+    "Return e to the power of each element, less 1; exact near 0.",
     high=3,
     derivative=Derivative(lambda grad, out: grad * (conj(out) + 1)),
     autocast=FLOAT32_ON_CUDA,
@@ -128,7 +128,7 @@ expm1 = _define_like_numpy(
 log = _define_like_numpy(
     "log",
     np.log,
-    "The natural logarithm of each element.",
+    "Return the natural logarithm of each element.",
     high=9,
     derivative=Derivative(lambda grad, a: grad / conj(a)),
     autocast=FLOAT32_ON_CUDA,
@@ -137,7 +137,7 @@ log = _define_like_numpy(
 log2 = _define_like_numpy(
     "log2",
     np.log2,
-    "The logarithm to base 2 of each element.",
+    "Return the logarithm to base 2 of each element.",
     high=9,
     derivative=Derivative(lambda grad, a: grad / (conj(a) * LN2)),
     autocast=FLOAT32_ON_CUDA,
@@ -146,7 +146,7 @@ log2 = _define_like_numpy(
 log10 = _define_like_numpy(
     "log10",
     np.log10,
-    "The logarithm to base 10 of each element.",
+    "Return the logarithm to base 10 of each element.",
     high=9,
     derivative=Derivative(lambda grad, a: grad / (conj(a) * LN10)),
     autocast=FLOAT32_ON_CUDA,
@@ -155,7 +155,7 @@ log10 = _define_like_numpy(
 log1p = _define_like_numpy(
     "log1p",
     np.log1p,
-    "The logarithm of 1 plus each element; exact near 0.",
+    "Return the logarithm of 1 plus each element; exact near 0.",
     high=9,
     derivative=Derivative(lambda grad, a: grad / (conj(a) + 1)),
     autocast=FLOAT32_ON_CUDA,
@@ -165,7 +165,7 @@ log1p = _define_like_numpy(
 sin = _define_like_numpy(
     "sin",
     np.sin,
-    "The sine of each element, in radians.",
+    "Return the sine of each element, in radians.",
     low=-3,
     high=3,
     derivative=Derivative(lambda grad, a: grad * conj(a.cos())),
@@ -175,7 +175,7 @@ sin = _define_like_numpy(
 cos = _define_like_numpy(
     "cos",
     np.cos,
-    "The cosine of each element, in radians.",
+    "Return the cosine of each element, in radians.",
     low=-3,
     high=3,
     derivative=Derivative(lambda grad, a: -grad * conj(a.sin())),
@@ -184,7 +184,7 @@ cos = _define_like_numpy(
 tan = _define_like_numpy(
     "tan",
     np.tan,
-    "The tangent of each element, in radians.",
+    "Return the tangent of each element, in radians.",
     derivative=Derivative(lambda grad, out: grad * conj(1 + out * out)),
     autocast=FLOAT32_ON_CUDA,
     forms=MATH,
@@ -193,7 +193,7 @@ tan = _define_like_numpy(
 asin = _define_like_numpy(
     "asin",
     np.arcsin,
-    "The arcsine of each element, in radians.",
+    "Return the arcsine of each element, in radians.",
     derivative=Derivative(lambda grad, a: grad * conj((1 - a * a).rsqrt())),
     autocast=FLOAT32_ON_CUDA,
     forms=MATH.with_(aliases=("arcsin",)),
@@ -202,7 +202,7 @@ asin = _define_like_numpy(
 acos = _define_like_numpy(
     "acos",
     np.arccos,
-    "The arccosine of each element, in radians.",
+    "Return the arccosine of each element, in radians.",
     derivative=Derivative(lambda grad, a: -grad * conj((1 - a * a).rsqrt())),
     autocast=FLOAT32_ON_CUDA,
     forms=MATH.with_(aliases=("arccos",)),
@@ -210,7 +210,7 @@ acos = _define_like_numpy(
 atan = _define_like_numpy(
     "atan",
     np.arctan,
-    "The arctangent of each element, in radians.",
+    "Return the arctangent of each element, in radians.",
     derivative=Derivative(lambda grad, a: grad / conj(a * a + 1)),
     forms=MATH.with_(aliases=("arctan",)),
     sparse="values",
@@ -218,7 +218,7 @@ atan = _define_like_numpy(
 sinh = _define_like_numpy(
     "sinh",
     np.sinh,
-    "The hyperbolic sine of each element.",
+    "Return the hyperbolic sine of each element.",
     derivative=Derivative(lambda grad, a: grad * conj(a.cosh())),
     autocast=FLOAT32_ON_CUDA,
     forms=MATH,
@@ -227,7 +227,7 @@ sinh = _define_like_numpy(
 cosh = _define_like_numpy(
     "cosh",
     np.cosh,
-    "The hyperbolic cosine of each element.",
+    "Return the hyperbolic cosine of each element.",
     derivative=Derivative(lambda grad, a: grad * conj(a.sinh())),
     autocast=FLOAT32_ON_CUDA,
     forms=MATH,
@@ -235,7 +235,7 @@ cosh = _define_like_numpy(
 tanh = _define_like_numpy(
     "tanh",
     np.tanh,
-    "The hyperbolic tangent of each element.",
+    "Return the hyperbolic tangent of each element.",
     derivative=Derivative(lambda grad, out, call: call(tanh_backward, (grad, out))),
     forms=MATH,
     sparse="values",
@@ -243,7 +243,7 @@ tanh = _define_like_numpy(
 asinh = _define_like_numpy(
     "asinh",
     np.arcsinh,
-    "The inverse hyperbolic sine of each element.",
+    "Return the inverse hyperbolic sine of each element.",
     derivative=Derivative(lambda grad, a: grad * conj((a * a + 1).rsqrt())),
     forms=TORCH_IN_PLACE.with_(aliases=("arcsinh",)),
     sparse="values",
@@ -260,7 +260,7 @@ def _acosh_back(grad: Any, a: Any) -> Any:
 acosh = _define_like_numpy(
     "acosh",
     np.arccosh,
-    "The inverse hyperbolic cosine of each element.",
+    "Return the inverse hyperbolic cosine of each element.",
     low=1.1,
     high=3,
     derivative=Derivative(_acosh_back),
@@ -269,7 +269,7 @@ acosh = _define_like_numpy(
 atanh = _define_like_numpy(
     "atanh",
     np.arctanh,
-    "The inverse hyperbolic tangent of each element.",
+    "Return the inverse hyperbolic tangent of each element.",
     derivative=Derivative(lambda grad, a: grad / conj(1 - a * a)),
     forms=TORCH_IN_PLACE.with_(aliases=("arctanh",)),
     sparse="values",
@@ -288,14 +288,14 @@ def _sigmoid(x: Any) -> Any:
 sigmoid = _define_like_numpy(
     "sigmoid",
     _sigmoid,
-    "1 / (1 + exp(-x)).",
+    "Return 1 / (1 + exp(-x)).",
     derivative=Derivative(lambda grad, out, call: call(sigmoid_backward, (grad, out))),
     forms=MATH,
 )
 sinc = _define_like_numpy(
     "sinc",
     _sinc,
-    "sin(pi x) / (pi x), 1 at 0.",
+    "Return sin(pi x) / (pi x), 1 at 0.",
     cuda="sinc_(a)",
     derivative=Derivative(
         lambda grad, a: (
@@ -323,7 +323,7 @@ erf = pointwise(
     "erf",
     erf_of,
     1,
-    "The error function.",
+    "Return the error function of each element.",
     promotion=TO_FLOAT,
     dtypes=FLOATS,
     flops=20,
@@ -336,14 +336,14 @@ erf = pointwise(
 erfc = _special(
     "erfc",
     "erfc",
-    "One less the error function.",
+    "Return 1 minus the error function of each element.",
     derivative=Derivative(lambda grad, a: grad * (-a * a).exp() * (-2 / root(pi))),
     forms=MATH,
 )
 erfinv = _special(
     "erfinv",
     "erfinv",
-    "The inverse of the error function.",
+    "Return the inverse of the error function.",
     low=-0.9,
     high=0.9,
     derivative=Derivative(lambda grad, a: grad * a.erfinv().square().exp() * (root(pi) / 2)),
@@ -362,7 +362,7 @@ lgamma = pointwise(
     "lgamma",
     Lazy(_lgamma),
     1,
-    "The logarithm of the absolute gamma function.",
+    "Return the logarithm of the absolute gamma function.",
     promotion=TO_FLOAT,
     dtypes=FLOATS,
     flops=20,
@@ -375,7 +375,7 @@ lgamma = pointwise(
 digamma = _special(
     "psi",
     "digamma",
-    "The derivative of the logarithm of the gamma function.",
+    "Return the derivative of the logarithm of the gamma function.",
     stub="digamma",
     derivative=Derivative(lambda grad, a, call: grad * call(table["polygamma"], (a,), (1,))),
 )
@@ -420,7 +420,7 @@ logit = pointwise(
     "logit",
     _logit,
     1,
-    "log(x / (1 - x)), with x held to [eps, 1 - eps] where eps is given.",
+    "Return log(x / (1 - x)), with x held to [eps, 1 - eps] where eps is given.",
     promotion=TO_FLOAT,
     dtypes=FLOATS,
     stub="logit_cpu",
@@ -437,7 +437,7 @@ atan2 = pointwise(
     "atan2",
     np.arctan2,
     2,
-    "The angle of the point (other, input), in radians.",
+    "Return the angle of the point (other, input), in radians.",
     promotion=TO_FLOAT,
     dtypes=FLOATS,
     stub="atan2_cpu",
@@ -453,7 +453,7 @@ hypot = pointwise(
     "hypot",
     np.hypot,
     2,
-    "The length of the hypotenuse over input and other.",
+    "Return the length of the hypotenuse over input and other.",
     dtypes=FLOATS,
     stub="hypot_cpu",
     flops=4,
@@ -464,7 +464,7 @@ copysign = pointwise(
     "copysign",
     np.copysign,
     2,
-    "input's magnitude with other's sign.",
+    "Return input's magnitude with other's sign.",
     promotion=TO_FLOAT,
     dtypes=FLOATS,
     stub="copysign_cpu",
@@ -480,7 +480,7 @@ xlogy: Pointwise = pointwise(
     "xlogy",
     _xlogy,
     2,
-    "input * log(other); 0 where input is 0.",
+    "Return input * log(other); 0 where input is 0.",
     promotion=TO_FLOAT,
     dtypes=FLOATS,
     stub="xlogy_cpu",
@@ -507,7 +507,7 @@ logaddexp = pointwise(
     "logaddexp",
     _logaddexp,
     2,
-    "log(exp(input) + exp(other)).",
+    "Return log(exp(input) + exp(other)).",
     dtypes=FLOATING_OR_COMPLEX,
     stub="logaddexp_cpu",
     flops=22,
@@ -521,7 +521,7 @@ logaddexp2 = pointwise(
     "logaddexp2",
     np.logaddexp2,
     2,
-    "log2(2 ** input + 2 ** other).",
+    "Return log2(2 ** input + 2 ** other).",
     dtypes=FLOATS,
     stub="logaddexp2_cpu",
     flops=22,
@@ -541,7 +541,7 @@ deg2rad = pointwise(
     "deg2rad",
     lambda x: x * x.dtype.type(pi / 180),
     1,
-    "Degrees in radians.",
+    "Convert degrees to radians.",
     promotion=TO_FLOAT,
     dtypes=FLOATS,
     check=_degrees_only_real("deg2rad"),
@@ -554,7 +554,7 @@ rad2deg = pointwise(
     "rad2deg",
     lambda x: x * x.dtype.type(180 / pi),
     1,
-    "Radians in degrees.",
+    "Convert radians to degrees.",
     promotion=TO_FLOAT,
     dtypes=FLOATS,
     check=_degrees_only_real("rad2deg"),
@@ -598,20 +598,22 @@ def _round_decimals(x: Any, decimals: int) -> Any:
     return np.rint(x * scale) / scale if decimals > 0 else np.rint(x / scale) * scale
 
 
-floor = _rounding("floor", np.floor, "Each element rounded down.", forms=MATH)
-ceil = _rounding("ceil", np.ceil, "Each element rounded up.", forms=MATH)
-trunc = _rounding("trunc", np.trunc, "Each element rounded towards zero.", forms=MATH.with_(aliases=("fix",)))
+floor = _rounding("floor", np.floor, "Return each element rounded down.", forms=MATH)
+ceil = _rounding("ceil", np.ceil, "Return each element rounded up.", forms=MATH)
+trunc = _rounding(
+    "trunc", np.trunc, "Return each element rounded towards zero.", forms=MATH.with_(aliases=("fix",))
+)
 round_ = _rounding(
     "round",
     np.rint,
-    "Each element rounded to the nearest, halves to the even neighbour.",
+    "Return each element rounded to the nearest, halves to the even neighbour.",
     forms=PublicForms(bound=False, torch_in_place=True, foreach=True),
 )
 round_decimals = pointwise(
     "round.decimals",
     _round_decimals,
     1,
-    "Each element rounded to a number of decimals.",
+    "Return each element rounded to a number of decimals.",
     dtypes=FLOATS,
     stub="round_cpu",
     params=((2,), (-1,)),
@@ -624,7 +626,7 @@ frac = pointwise(
     "frac",
     lambda x: x - np.trunc(x),
     1,
-    "The fractional part, with the sign of the element.",
+    "Return the fractional part, with the sign of the element.",
     dtypes=FLOATS,
     cuda="a - trunc(a)",
     derivative=Derivative(lambda grad: grad),
@@ -683,7 +685,7 @@ sign = pointwise(
     "sign",
     _sign,
     1,
-    "-1, 0 or 1 by the sign of each element.",
+    "Return -1, 0 or 1 by the sign of each element.",
     dtypes=REALS,
     check=_refuse_complex(
         "Unlike NumPy, torch.sign is not intended to support complex numbers. Please use torch.sgn instead."
@@ -697,7 +699,7 @@ sgn = pointwise(
     "sgn",
     _sgn,
     1,
-    "Each element over its absolute value; 0 for 0.",
+    "Return each element over its absolute value; 0 for 0.",
     dtypes=ALL,
     cuda="sign(a)",
     derivative=Derivative(_sgn_back),
@@ -707,7 +709,7 @@ angle = pointwise(
     "angle",
     _angle,
     1,
-    "The angle of each element in the complex plane.",
+    "Return the angle of each element in the complex plane.",
     promotion=FLOAT_TO_REAL,
     cuda="angle_(a)",
     derivative=Derivative(_angle_back),
@@ -717,7 +719,7 @@ conj_physical = pointwise(
     "conj_physical",
     lambda x: np.conjugate(x) if x.dtype.kind == "c" else x,
     1,
-    "The complex conjugate, computed.",
+    "Return the complex conjugate of each element.",
     dtypes=DTYPES,
     cuda="conjugate(a)",
     derivative=Derivative(lambda grad: conj(grad)),
@@ -754,7 +756,7 @@ complex_ = pointwise(
     "complex",
     _complex,
     2,
-    "A complex tensor of its real and imaginary parts.",
+    "Return a complex tensor of its real and imaginary parts.",
     promotion=TO_COMPLEX,
     dtypes=FLOATS,
     check=_parts_agree("complex"),
@@ -766,7 +768,7 @@ polar = pointwise(
     "polar",
     lambda size, angle: _complex(size * np.cos(angle), size * np.sin(angle)),
     2,
-    "A complex tensor of its absolute values and angles.",
+    "Return a complex tensor of its absolute values and angles.",
     promotion=TO_COMPLEX,
     dtypes=(float32, float64),
     check=_parts_agree("polar"),
@@ -783,7 +785,7 @@ nan_to_num = pointwise(
     "nan_to_num",
     _nan_to_num,
     1,
-    "NaN and the infinities replaced by numbers.",
+    "Return NaN and the infinities replaced by numbers.",
     dtypes=(*ALL, *WIDE_UNSIGNED),
     params=((0.0, 1e4, -1e4),),
     cuda="numbered(a, k0, k1, k2)",
@@ -838,7 +840,7 @@ relu = pointwise(
     "relu",
     Into(lambda x, out=None: np.maximum(x, 0, out=out)),
     1,
-    "Each element, or 0 where it is negative.",
+    "Return each element, or 0 where it is negative.",
     dtypes=NUMBERS,
     stub="clamp_min_scalar_cpu",
     check=_relu_refuses_bool,
@@ -859,7 +861,7 @@ gelu = pointwise(
     "gelu",
     Into(_gelu),
     1,
-    "x times the normal distribution's cumulative probability of x.",
+    "Return x times the normal distribution's cumulative probability of x.",
     dtypes=FLOATS,
     stub="GeluKernelImpl",
     params=(("none",), ("tanh",)),
@@ -872,7 +874,7 @@ silu = pointwise(
     "silu",
     lambda x: x * _sigmoid(x),
     1,
-    "x * sigmoid(x).",
+    "Return x * sigmoid(x).",
     dtypes=FLOATING_OR_COMPLEX,
     flops=12,
     cuda="a * sigmoid_(a)",
@@ -883,7 +885,7 @@ softplus = pointwise(
     "softplus",
     _softplus,
     3,
-    "log(1 + exp(beta x)) / beta, or x itself past the threshold.",
+    "Return log(1 + exp(beta x)) / beta, or x itself past the threshold.",
     dtypes=FLOATS,
     promoting=slice(1),
     wide_scalars=True,
@@ -900,7 +902,7 @@ leaky_relu = pointwise(
     "leaky_relu",
     Into(_leaky),
     2,
-    "x, or negative_slope * x below 0.",
+    "Return x, or negative_slope * x below 0.",
     dtypes=FLOATS,
     promoting=slice(1),
     wide_scalars=True,
@@ -914,7 +916,7 @@ elu = pointwise(
     "elu",
     Into(_elu),
     4,
-    "scale * x, or scale * alpha * (exp(input_scale * x) - 1) below 0.",
+    "Return scale * x, or scale * alpha * (exp(input_scale * x) - 1) below 0.",
     dtypes=FLOATS,
     promoting=slice(1),
     wide_scalars=True,

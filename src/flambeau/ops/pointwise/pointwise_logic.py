@@ -25,7 +25,7 @@ _compare = partial(pointwise, arity=2, promotion=TO_BOOL, scalars=(1,))
 eq = _compare(
     "eq",
     np.equal,
-    summary="Whether input equals other.",
+    summary="Return True where input equals other.",
     dtypes=DTYPES,
     cuda="a == b",
     forms=PublicForms(operator="eq"),
@@ -33,7 +33,7 @@ eq = _compare(
 ne = _compare(
     "ne",
     np.not_equal,
-    summary="Whether input differs from other.",
+    summary="Return True where input differs from other.",
     dtypes=DTYPES,
     cuda="a != b",
     forms=PublicForms(operator="ne", aliases=("not_equal",)),
@@ -41,7 +41,7 @@ ne = _compare(
 lt = _compare(
     "lt",
     np.less,
-    summary="Whether input is less than other.",
+    summary="Return True where input is less than other.",
     dtypes=REALS,
     cuda="a < b",
     forms=PublicForms(operator="lt", aliases=("less",)),
@@ -49,7 +49,7 @@ lt = _compare(
 le = _compare(
     "le",
     np.less_equal,
-    summary="Whether input is at most other.",
+    summary="Return True where input is at most other.",
     dtypes=REALS,
     cuda="a <= b",
     forms=PublicForms(operator="le", aliases=("less_equal",)),
@@ -57,7 +57,7 @@ le = _compare(
 gt = _compare(
     "gt",
     np.greater,
-    summary="Whether input is greater than other.",
+    summary="Return True where input is greater than other.",
     dtypes=REALS,
     cuda="a > b",
     forms=PublicForms(operator="gt", aliases=("greater",)),
@@ -65,7 +65,7 @@ gt = _compare(
 ge = _compare(
     "ge",
     np.greater_equal,
-    summary="Whether input is at least other.",
+    summary="Return True where input is at least other.",
     dtypes=REALS,
     cuda="a >= b",
     forms=PublicForms(operator="ge", aliases=("greater_equal",)),
@@ -94,7 +94,7 @@ isclose = pointwise(
     "isclose",
     _isclose,
     2,
-    "Whether |input - other| <= atol + rtol * |other|.",
+    "Return True where |input - other| <= atol + rtol * |other|.",
     promotion=TO_BOOL,
     check=_one_dtype,
     dtypes=(*ALL, *WIDE_UNSIGNED),
@@ -131,7 +131,7 @@ def _signbit(x: Any) -> Any:
 isnan = _holds(
     "isnan",
     _only_floats(np.isnan, False),
-    summary="Whether each element is NaN.",
+    summary="Return True where the element is NaN.",
     dtypes=DTYPES,
     cuda="is_nan(a)",
     forms=NO_IN_PLACE,
@@ -140,7 +140,7 @@ isnan = _holds(
 isinf = _holds(
     "isinf",
     _only_floats(np.isinf, False),
-    summary="Whether each element is infinite.",
+    summary="Return True where the element is infinite.",
     dtypes=_HAVE_INFINITY,
     cuda="is_inf(a)",
     forms=NO_IN_PLACE,
@@ -149,7 +149,7 @@ isinf = _holds(
 isfinite = _holds(
     "isfinite",
     _only_floats(np.isfinite, True),
-    summary="Whether each element is a number.",
+    summary="Return True where the element is finite.",
     dtypes=_HAVE_INFINITY,
     cuda="is_finite(a)",
     forms=NO_IN_PLACE,
@@ -157,7 +157,7 @@ isfinite = _holds(
 isposinf = _holds(
     "isposinf",
     _only_floats(lambda x: x == np.inf, False),
-    summary="Whether each element is +infinity.",
+    summary="Return True where the element is +infinity.",
     check=_no_complex("isposinf"),
     cuda="is_inf(a) && a > 0",
     forms=NO_IN_PLACE,
@@ -166,7 +166,7 @@ isposinf = _holds(
 isneginf = _holds(
     "isneginf",
     _only_floats(lambda x: x == -np.inf, False),
-    summary="Whether each element is -infinity.",
+    summary="Return True where the element is -infinity.",
     check=_no_complex("isneginf"),
     cuda="is_inf(a) && a < 0",
     forms=NO_IN_PLACE,
@@ -182,7 +182,7 @@ def _signbit_real(common: dtype, operands: Sequence[Operand]) -> None:
 signbit = _holds(
     "signbit",
     _signbit,
-    summary="Whether each element's sign is negative.",
+    summary="Return True where the element's sign is negative.",
     check=_signbit_real,
     cuda="sign_bit(a)",
     forms=NO_IN_PLACE,
@@ -198,7 +198,7 @@ logical_and = pointwise(
     "logical_and",
     np.logical_and,
     2,
-    "Whether both are nonzero.",
+    "Return True where both are nonzero.",
     promotion=TO_BOOL,
     cuda="nonzero(a) && nonzero(b)",
     recorded_in_place=False,
@@ -207,7 +207,7 @@ logical_or = pointwise(
     "logical_or",
     np.logical_or,
     2,
-    "Whether either is nonzero.",
+    "Return True where either is nonzero.",
     promotion=TO_BOOL,
     cuda="nonzero(a) || nonzero(b)",
     recorded_in_place=False,
@@ -216,7 +216,7 @@ logical_xor = pointwise(
     "logical_xor",
     np.logical_xor,
     2,
-    "Whether exactly one is nonzero.",
+    "Return True where exactly one is nonzero.",
     promotion=TO_BOOL,
     cuda="nonzero(a) != nonzero(b)",
     recorded_in_place=False,
@@ -224,7 +224,7 @@ logical_xor = pointwise(
 logical_not = _holds(
     "logical_not",
     np.logical_not,
-    summary="Whether each element is zero.",
+    summary="Return True where the element is zero.",
     dtypes=ALL,
     cuda="!nonzero(a)",
     recorded_in_place=False,
@@ -234,7 +234,7 @@ bitwise_and = pointwise(
     "bitwise_and",
     np.bitwise_and,
     2,
-    "The bits set in both.",
+    "Return the bits set in both.",
     dtypes=ANY_BITS,
     scalars=(0, 1),
     cuda="a & b",
@@ -244,7 +244,7 @@ bitwise_or = pointwise(
     "bitwise_or",
     np.bitwise_or,
     2,
-    "The bits set in either.",
+    "Return the bits set in either.",
     dtypes=ANY_BITS,
     scalars=(0, 1),
     cuda="a | b",
@@ -254,14 +254,14 @@ bitwise_xor = pointwise(
     "bitwise_xor",
     np.bitwise_xor,
     2,
-    "The bits set in one of them.",
+    "Return the bits set in one of them.",
     dtypes=ANY_BITS,
     scalars=(0, 1),
     cuda="a ^ b",
     forms=PublicForms(operator="xor"),
 )
 bitwise_not = pointwise(
-    "bitwise_not", np.invert, 1, "Each element with its bits turned.", dtypes=BITS, cuda="turned(a)"
+    "bitwise_not", np.invert, 1, "Return each element with its bits turned.", dtypes=BITS, cuda="turned(a)"
 )
 
 
@@ -284,7 +284,7 @@ bitwise_left_shift = pointwise(
     "bitwise_left_shift",
     _shift_left,
     2,
-    "input * 2 ** other, in the dtype's bits.",
+    "Return input * 2 ** other, in the dtype's bits.",
     dtypes=INTEGERS,
     stub="lshift_cpu",
     scalars=(0, 1),
@@ -296,7 +296,7 @@ bitwise_right_shift = pointwise(
     "bitwise_right_shift",
     _shift_right,
     2,
-    "input / 2 ** other, rounded down.",
+    "Return input / 2 ** other, rounded down.",
     dtypes=INTEGERS,
     stub="rshift_cpu",
     scalars=(0, 1),
@@ -325,7 +325,7 @@ heaviside = pointwise(
     "heaviside",
     _heaviside,
     2,
-    "0 for negative input, 1 for positive, the value given for 0.",
+    "Return 0 for negative input, 1 for positive, the value given for 0.",
     check=_same_dtypes,
     cuda="a == 0 ? b : T(a > 0)",
     derivative=refuse_derivative("heaviside"),
@@ -353,7 +353,7 @@ def _choosing(
 
 where = _choosing(
     "where",
-    "input where the condition holds, else other.",
+    "Return input where the condition holds, else other.",
     Derivative(None, lambda grad, a: grad.where(a, 0), lambda grad, a: grad.where(~a, 0)),
     forms=BY_HAND,
 )

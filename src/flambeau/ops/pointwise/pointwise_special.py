@@ -83,7 +83,7 @@ def _i1_slope(a: Any, out: Any, zeroth: Any, more: Any = 0) -> Any:
 i0: Pointwise = _unary(
     "i0",
     scipys("i0"),
-    "Bessel's modified function of the first kind, order 0.",
+    "Return Bessel's modified function of the first kind, order 0.",
     "bessel_i0(a)",
     FLOATS,
     stub="i0_vml_cpu",
@@ -92,7 +92,7 @@ i0: Pointwise = _unary(
 i0e: Pointwise = _unary(
     "special_i0e",
     scipys("i0e"),
-    "exp(-|x|) i0(x).",
+    "Return exp(-|x|) i0(x).",
     "bessel_i0e(a)",
     FLOATS,
     derivative=Derivative(
@@ -102,7 +102,7 @@ i0e: Pointwise = _unary(
 i1: Pointwise = _unary(
     "special_i1",
     scipys("i1"),
-    "Bessel's modified function of the first kind, order 1.",
+    "Return Bessel's modified function of the first kind, order 1.",
     "bessel_i1(a)",
     FLOATS,
     derivative=Derivative(lambda grad, a, out, call: grad * _i1_slope(a, out, call(i0, (a,)))),
@@ -110,7 +110,7 @@ i1: Pointwise = _unary(
 i1e: Pointwise = _unary(
     "special_i1e",
     scipys("i1e"),
-    "exp(-|x|) i1(x).",
+    "Return exp(-|x|) i1(x).",
     "bessel_i1e(a)",
     FLOATS,
     derivative=Derivative(
@@ -120,69 +120,77 @@ i1e: Pointwise = _unary(
 modified_i0 = _unary(
     "special_modified_bessel_i0",
     scipys("i0"),
-    "Bessel's modified function of the first kind, order 0.",
+    "Return Bessel's modified function of the first kind, order 0.",
     "bessel_i0(a)",
 )
 modified_i1 = _unary(
     "special_modified_bessel_i1",
     scipys("i1"),
-    "Bessel's modified function of the first kind, order 1.",
+    "Return Bessel's modified function of the first kind, order 1.",
     "bessel_i1(a)",
 )
 k0 = _unary(
     "special_modified_bessel_k0",
     scipys("k0"),
-    "Bessel's modified function of the second kind, order 0.",
+    "Return Bessel's modified function of the second kind, order 0.",
     "bessel_k0(a, false)",
     low=0.1,
 )
 k1 = _unary(
     "special_modified_bessel_k1",
     scipys("k1"),
-    "Bessel's modified function of the second kind, order 1.",
+    "Return Bessel's modified function of the second kind, order 1.",
     "bessel_k1(a, false)",
     low=0.1,
 )
 k0e = _unary(
     "special_scaled_modified_bessel_k0",
     scipys("k0e"),
-    "exp(x) modified_bessel_k0(x).",
+    "Return exp(x) modified_bessel_k0(x).",
     "bessel_k0(a, true)",
     low=0.1,
 )
 k1e = _unary(
     "special_scaled_modified_bessel_k1",
     scipys("k1e"),
-    "exp(x) modified_bessel_k1(x).",
+    "Return exp(x) modified_bessel_k1(x).",
     "bessel_k1(a, true)",
     low=0.1,
 )
 j0 = _unary(
-    "special_bessel_j0", scipys("j0"), "Bessel's function of the first kind, order 0.", "T(j0((double)a))"
+    "special_bessel_j0",
+    scipys("j0"),
+    "Return Bessel's function of the first kind, order 0.",
+    "T(j0((double)a))",
 )
 j1 = _unary(
-    "special_bessel_j1", scipys("j1"), "Bessel's function of the first kind, order 1.", "T(j1((double)a))"
+    "special_bessel_j1",
+    scipys("j1"),
+    "Return Bessel's function of the first kind, order 1.",
+    "T(j1((double)a))",
 )
 y0 = _unary(
     "special_bessel_y0",
     scipys("y0"),
-    "Bessel's function of the second kind, order 0.",
+    "Return Bessel's function of the second kind, order 0.",
     "T(y0((double)a))",
     low=0.1,
 )
 y1 = _unary(
     "special_bessel_y1",
     scipys("y1"),
-    "Bessel's function of the second kind, order 1.",
+    "Return Bessel's function of the second kind, order 1.",
     "T(y1((double)a))",
     low=0.1,
 )
-spherical_j0 = _unary("special_spherical_bessel_j0", _spherical, "sin(x) / x, 1 at 0.", "bessel_spherical(a)")
-airy_ai = _unary("special_airy_ai", scipys("airy", _airy), "Airy's function Ai.", "airy(a)")
+spherical_j0 = _unary(
+    "special_spherical_bessel_j0", _spherical, "Return sin(x) / x, 1 at 0.", "bessel_spherical(a)"
+)
+airy_ai = _unary("special_airy_ai", scipys("airy", _airy), "Return Airy's function Ai.", "airy(a)")
 entr = _unary(
     "special_entr",
     _entr,
-    "-x log(x); 0 at 0, -inf below.",
+    "Return -x log(x); 0 at 0, -inf below.",
     "entr_(a)",
     FLOATS,
     low=0.1,
@@ -191,14 +199,14 @@ entr = _unary(
 erfcx: Pointwise = _unary(
     "special_erfcx",
     scipys("erfcx"),
-    "exp(x^2) erfc(x).",
+    "Return exp(x^2) erfc(x).",
     "erfcx_(a)",
     derivative=Derivative(lambda grad, a, out: grad * (2 * a * out - 2 / root(pi))),
 )
 ndtri = _unary(
     "special_ndtri",
     scipys("ndtri"),
-    "The inverse of the normal distribution's cumulative probability.",
+    "Return the inverse of the normal distribution's cumulative probability.",
     "ndtri_(a)",
     low=0.05,
     high=0.95,
@@ -207,7 +215,7 @@ ndtri = _unary(
 log_ndtr = _unary(
     "special_log_ndtr",
     scipys("log_ndtr"),
-    "The logarithm of the normal distribution's cumulative probability.",
+    "Return the logarithm of the normal distribution's cumulative probability.",
     "log_ndtr_(a)",
     derivative=Derivative(lambda grad, a, call: grad / call(erfcx, (a * -root(0.5),)) * root(2 / pi)),
 )
@@ -230,7 +238,7 @@ def _zeta(zeta: Any, s: Any, q: Any) -> Any:
 polygamma: Pointwise = _unary(
     "polygamma",
     scipys("zeta", _polygamma),
-    "The n-th derivative of digamma.",
+    "Return the n-th derivative of digamma.",
     "polygamma_(a, k0)",
     FLOATS,
     stub="polygamma",
@@ -272,7 +280,7 @@ def _xlog1py_back(grad: Any, a: Any, b: Any) -> Any:
 igamma = _binary(
     "igamma",
     scipys("gammainc", lambda f, a, x: f(a, x)),
-    "The regularized lower incomplete gamma function.",
+    "Return the regularized lower incomplete gamma function.",
     "incomplete_gamma(a, b, false)",
     dtypes=FLOATS,
     promotion=Promotion(),
@@ -283,7 +291,7 @@ igamma = _binary(
 igammac = _binary(
     "igammac",
     scipys("gammaincc", lambda f, a, x: f(a, x)),
-    "The regularized upper incomplete gamma function.",
+    "Return the regularized upper incomplete gamma function.",
     "incomplete_gamma(a, b, true)",
     dtypes=FLOATS,
     promotion=Promotion(),
@@ -294,7 +302,7 @@ igammac = _binary(
 zeta: Pointwise = _binary(
     "special_zeta",
     scipys("zeta", _zeta),
-    "Hurwitz's zeta function.",
+    "Return Hurwitz's zeta function.",
     "zeta_(a, b)",
     low=1.5,
     high=4,
@@ -303,7 +311,7 @@ zeta: Pointwise = _binary(
 xlog1py = _binary(
     "special_xlog1py",
     _xlog1py,
-    "input * log1p(other); 0 where input is 0.",
+    "Return input * log1p(other); 0 where input is 0.",
     "is_nan(b) ? b : a == 0 ? T(0) : a * log1p_(b)",
     dtypes=FLOATS,
     low=0.1,
@@ -409,28 +417,28 @@ shifted_t, shifted_u, shifted_v, shifted_w = _chebyshevs(shifted=True)
 hermite_h = _binary(
     "special_hermite_polynomial_h",
     _polynomial(lambda x: 2 * x, lambda k, x, p, q: 2 * (x * q - k * p)),
-    "The physicists' polynomial of Hermite, of degree n.",
+    "Return the physicists' polynomial of Hermite, of degree n.",
     "hermite(a, b, 2)",
     low=0,
 )
 hermite_he = _binary(
     "special_hermite_polynomial_he",
     _polynomial(lambda x: x, lambda k, x, p, q: x * q - k * p),
-    "The probabilists' polynomial of Hermite, of degree n.",
+    "Return the probabilists' polynomial of Hermite, of degree n.",
     "hermite(a, b, 1)",
     low=0,
 )
 laguerre = _binary(
     "special_laguerre_polynomial_l",
     _polynomial(lambda x: 1 - x, lambda k, x, p, q: ((2 * k + 1 - x) * q - k * p) / (k + 1)),
-    "Laguerre's polynomial of degree n.",
+    "Return Laguerre's polynomial of degree n.",
     "laguerre(a, b)",
     low=0,
 )
 legendre = _binary(
     "special_legendre_polynomial_p",
     _polynomial(lambda x: x, lambda k, x, p, q: ((2 * k + 1) * x * q - k * p) / (k + 1)),
-    "Legendre's polynomial of degree n.",
+    "Return Legendre's polynomial of degree n.",
     "legendre(a, b)",
     low=0,
 )
@@ -459,7 +467,7 @@ nextafter = _special(
     "nextafter",
     Lazy(_next_of),
     2,
-    "The next number after input towards other.",
+    "Return the next number after input towards other.",
     dtypes=FLOATS,
     cuda=_next_text,
     flops=1,
@@ -471,7 +479,7 @@ frexp_mantissa = _special(
     "frexp.mantissa",
     lambda x: np.frexp(x)[0],
     1,
-    "f of x = f * 2 ** e.",
+    "Return f of x = f * 2 ** e.",
     dtypes=FLOATS,
     stub="frexp_cpu",
     cuda="fraction(a)",
@@ -484,7 +492,7 @@ frexp_exponent: Pointwise = _special(
     "frexp.exponent",
     lambda x: np.frexp(x)[1],
     1,
-    "e of x = f * 2 ** e.",
+    "Return e of x = f * 2 ** e.",
     dtypes=FLOATS,
     stub="frexp_cpu",
     promotion=Promotion(result=lambda kind: int32),
@@ -501,7 +509,7 @@ ldexp: Pointwise = _special(
     "ldexp",
     _ldexp,
     2,
-    "input * 2 ** other, of whole exponents, rounded once.",
+    "Return input * 2 ** other, of whole exponents, rounded once.",
     dtypes=WIDE_FLOATS,
     promoting=slice(1),
     stub="ldexp_cpu_exp",

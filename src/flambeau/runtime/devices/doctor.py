@@ -135,7 +135,7 @@ def doctor(try_peers: bool = False) -> str:
     flags.
 
     Args:
-        try_peers: initialize CUDA, and let every pair of devices copy a test pattern.
+        try_peers: Initialize CUDA, and let every pair of devices copy a test pattern.
     """
     found = examine(try_peers)
     lines = ["Versions: " + ", ".join(f"{n} {v}" for n, v in found["versions"].items() if v is not None)]
@@ -162,7 +162,7 @@ def doctor(try_peers: bool = False) -> str:
 def _devices_line(found: dict[str, Any]) -> str:
     kind = {"virtual": f"virtual {found['profile']}", "cuda": "real GPUs", "none": "no GPUs"}[found["driver"]]
     why = ", ".join(f"{name}={value!r}" for name, value in found["environment"].items())
-    return f"Devices: {found['visible']} ({kind}); the environment says {why or 'nothing'}"
+    return f"Devices: {found['visible']} ({kind}); environment: {why or 'no variable selects devices'}"
 
 
 def _advice(found: dict[str, Any]) -> list[str]:

@@ -76,11 +76,13 @@ class Segments:
         ptr = source.allocate(size, self._driver, self._index, pool.stream)
         if not (isinstance(ptr, int) and 0 < ptr < 1 << 63):
             given = f"{ptr:#x}" if isinstance(ptr, int) else repr(ptr)
-            raise RuntimeError(f"{type(source).__name__}.allocate({size}) gave {given}, which is no address")
+            raise RuntimeError(
+                f"{type(source).__name__}.allocate({size}) gave {given}, which is not an address"
+            )
         if ptr % ALIGNED:
             source.free(ptr, size, self._driver, self._index, pool.stream)
             raise RuntimeError(
-                f"{type(source).__name__}.allocate({size}) gave memory at {ptr:#x}, which is no multiple of {ALIGNED}: "
+                f"{type(source).__name__}.allocate({size}) gave memory at {ptr:#x}, not a multiple of {ALIGNED}: "
                 "kernels count on that"
             )
         block = self._firsts[ptr] = Block(ptr, size, pool, now)
@@ -163,7 +165,7 @@ class Segments:
         self.calls.add(1 if nbytes > 0 else -1)
 
     def tallies(self) -> Iterator[Tally]:
-        """Return all counters of the segments, in order to reset them."""
+        """Yield all counters of the segments, in order to reset them."""
         yield from (self.oversize, self.calls)
         for tallies in self._private.values():
             yield from tallies
@@ -186,13 +188,13 @@ class Segments:
         return self._ranges.owns(ptr)
 
     def runs(self) -> Iterator[list[Block]]:
-        """Return the blocks of each segment, in address order."""
+        """Yield the blocks of each segment, in address order."""
         for first in list(self._firsts.values()):
             yield list(_blocks_from(first))
         yield from self._ranges.runs()
 
     def blocks(self) -> Iterator[Block]:
-        """Return the blocks of all segments."""
+        """Yield the blocks of all segments."""
         for run in self.runs():
             yield from run
 

@@ -61,7 +61,7 @@ class CudaStreams:
             if stream in self.stopped:
                 device = self.stopped[stream].device
                 raise device.assertions.error(device.index)
-            raise DriverError(f"{stream} is no stream of the cuda driver, or was destroyed")
+            raise DriverError(f"{stream} is not a stream of the cuda driver, or was destroyed")
         if self._several or not self._thread.entered:
             self._contexts.enter(found.device)
         return found

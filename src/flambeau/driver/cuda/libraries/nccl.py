@@ -178,7 +178,7 @@ class NcclCommunicators:
     def find(self, comm: int) -> _Member:
         found = self._members.get(comm)
         if found is None:
-            raise DriverError(f"{comm} is no communicator of the cuda driver, or was destroyed")
+            raise DriverError(f"{comm} is not a communicator of the cuda driver, or was destroyed")
         return found
 
     def leave(self, comm: int, abort: bool) -> None:

@@ -334,7 +334,7 @@ class VirtualCommunicators:
         found = self._members.get(handle)
         if found is None:
             raise DriverError(
-                f"CUDA error: invalid resource handle: {handle} is no communicator of this machine, or destroyed"
+                f"CUDA error: invalid resource handle: {handle} is not a communicator of this machine, or destroyed"
             )
         return found
 

@@ -468,7 +468,7 @@ def open_policy(schedule: str) -> SchedulePolicy:
     except ValueError as error:
         raise ValueError(f"schedule {brief(schedule)}: {error}") from None
     raise ValueError(
-        f"schedule {brief(schedule)} is none of earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH, "
+        f"schedule {brief(schedule)} is not one of earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH, "
         "replay:TOKEN"
     )
 
