@@ -15,7 +15,7 @@ explain_absent_names(globals(), "torch.cuda.amp.autocast_mode")
 
 
 class autocast(amp.autocast):
-    """The former name of `torch.autocast("cuda", ...)`; creating it warns with a FutureWarning."""
+    """The former name of `torch.autocast("cuda", ...)`, which it warns of. Raises what that raises."""
 
     def __init__(self, enabled: bool = True, dtype: dtype = float16, cache_enabled: bool = True) -> None:
         warn_of("autocast", "autocast('cuda', args...)")

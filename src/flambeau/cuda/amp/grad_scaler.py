@@ -12,7 +12,7 @@ explain_absent_names(globals(), "torch.cuda.amp.grad_scaler")
 
 
 class GradScaler(amp.GradScaler):
-    """The former name of `torch.amp.GradScaler("cuda", ...)`; creating it warns with a FutureWarning."""
+    """The former name of `torch.amp.GradScaler("cuda", ...)`, which it warns of. Raises what that raises."""
 
     def __init__(
         self,
