@@ -64,7 +64,7 @@ KEPT = {  # by file and function: what becomes of a race there
     "distributed/backends/watchdog.py before_close": "aborts: nothing is accessed",
     "distributed/backends/rank_progress.py __init__": "stores use no device",
     "distributed/backends/rank_progress.py _last_call_of": "stores use no device",
-    "distributed/backends/rank_progress.py tell": "stores use no device",
+    "distributed/backends/rank_progress.py publish_progress": "stores use no device",
     "distributed/work.py wait": "raised some lines below",
     "distributed/world.py leave": "aborts: nothing is accessed",
     "driver/cuda/device/host_calls.py _run": "raised where the host waits",
