@@ -24,8 +24,7 @@ import flambeau
 SOURCE = Path(flambeau.__file__).parent
 ROOMS = (
     "cuda/nccl.py", "cuda/streams.py", "data", "distributed/backends/nccl_backend.py", "distributed/future.py",
-    "distributed/collectives/messages.py", "distributed/ddp/reducer.py", "distributed/ddp/used_parameters.py",
-    "distributed/work.py",
+    "distributed/collectives/messages.py", "distributed/ddp/reducer.py", "distributed/work.py",
     "nn/parallel/_functions.py", "nn/parallel/comm.py", "nn/parallel/data_parallel.py", "runtime/memory/allocator.py",
     "runtime/streams/accelerator_event.py", "runtime/devices/peers.py", "runtime/memory/pinned.py", "runtime/streams/accelerator_stream.py", "runtime/memory/pending_frees.py", "tape",
     "tensor",

@@ -29,7 +29,7 @@ EQUIVALENT = {
     "data/pin.py: join: self._ended.wait()": (
         "the thread's results came through its queue; this only waits until it has let go of them"
     ),
-    "distributed/ddp/used_parameters.py: end_exchange: self.exchange[0].wait()": (
+    "distributed/ddp/reducer.py: end_exchange: self.exchange[0].wait()": (
         "the map's memory is kept until it has come, and who reads it waits for it"
     ),
     "distributed/ddp/reducer.py: _reduce_zeros: outcome.wait()": (

@@ -1,1 +1,1 @@
-"""Parts of DistributedDataParallel: reducer over buckets, used_parameters, replicas, comm_hooks, reducer_errors."""
+"""Parts of DistributedDataParallel: reducer over buckets, replicas, comm_hooks, reducer_errors."""

@@ -74,7 +74,7 @@ from flambeau.driver.virtual.copies import Copies
 from flambeau.driver.virtual.events import Events
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.graph_exec import Graphs
-from flambeau.driver.virtual.host_time import HostClock
+from flambeau.driver.virtual.host_time import HostClock, RankClocks
 from flambeau.driver.virtual.launches import Launches
 from flambeau.driver.virtual.machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.memory.arena import RANGE_PAGE
@@ -83,7 +83,6 @@ from flambeau.driver.virtual.memory.pinned_traffic import PinnedTraffic
 from flambeau.driver.virtual.profile import load_profile
 from flambeau.driver.virtual.scheduling.command_graph import CommandGraph
 from flambeau.driver.virtual.scheduling.driver_lock import Gate
-from flambeau.driver.virtual.scheduling.rank_clocks import RankClocks
 from flambeau.driver.virtual.scheduling.schedule_policy import open_policy, write_token
 from flambeau.driver.virtual.scheduling.scheduler import CommandRecord, Scheduler
 from flambeau.driver.virtual.streams import Queues

@@ -16,17 +16,19 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
+from types import CodeType
 from typing import NamedTuple
 
 from flambeau.core.callsite import Site, is_inside, line_place, place, program_frame
 from flambeau.observe.clocks import LogicalThread
-from flambeau.observe.reporting.callers import earlier_call
 from flambeau.observe.reporting.names import (
     StreamName,
     cuda_module,
     default_name,
+    has_value,
     own_name,
     root_of,
+    stream_of,
     target_of,
     work_on,
 )
@@ -411,3 +413,36 @@ def _rooms_called() -> list[str]:
             rooms.append(path.removeprefix(_ROOMS))
         frame = frame.f_back
     return rooms
+
+
+def earlier_call(scope: FrameScope, code: CodeType, agent: LogicalThread) -> SourceSpot | None:
+    """Return the call in a frame's function that ran `code` with a stream; None if the text allows several answers.
+
+    It is the only call by the function's name. If there are several, it is the only one with the stream as
+    an argument, or in a block that selects the stream.
+    """
+    if scope.spot is None or code.co_name.startswith("<"):
+        return None
+    calls = [
+        SourceSpot(scope.spot.source, node, statement)
+        for node in scope.spot.source.calls.get(code.co_name, ())
+        if scope.spot.source.is_within(node, scope.spot.function)
+        if (statement := scope.spot.source.statement_of(node)) is not None
+    ]
+    if len(calls) > 1:
+        calls = [call for call in calls if _has_stream(scope, call, agent)]
+    return calls[0] if len(calls) == 1 else None
+
+
+def _has_stream(scope: FrameScope, call: SourceSpot, agent: LogicalThread) -> bool:
+    assert isinstance(call.node, ast.Call)
+    arguments = [*call.node.args, *[keyword.value for keyword in call.node.keywords]]
+    selected = [stream for _, stream in call.selections()][:1]
+    wanted = stream_of(agent)
+    if any(is_simple(node) and has_value(scope, node, wanted) for node in (*arguments, *selected)):
+        return True
+    return agent.ordinal == 0 and not selected and not any(_is_stream(scope, node) for node in arguments)
+
+
+def _is_stream(scope: FrameScope, node: ast.expr) -> bool:
+    return is_simple(node) and has_value(scope, node, lambda value: hasattr(type(value), "wait_stream"))

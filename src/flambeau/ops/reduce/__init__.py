@@ -1,3 +1,3 @@
-"""Operators that combine elements along dimensions: reduction and its gradients (reduction_gradients,
-quantile_gradients), reduce_rows (arithmetic on rows, on the host), scan, softmax and softmax_gradients.
+"""Operators that combine elements along dimensions: reduction and its gradients (reduction_gradients), reduce_rows
+(arithmetic on rows, on the host), scan, softmax and softmax_gradients.
 """

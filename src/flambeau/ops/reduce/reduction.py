@@ -41,7 +41,7 @@ from flambeau.ops.op import (
 )
 from flambeau.ops.pointwise.compute_dtype import computing_steps, to_computing
 from flambeau.ops.pointwise.dtype_promotion import ALL, FLOATING_OR_COMPLEX, REALS
-from flambeau.ops.reduce import quantile_gradients, reduce_rows
+from flambeau.ops.reduce import reduce_rows
 from flambeau.ops.reduce.reduce_rows import Array, Fold, group_dims, grouping
 from flambeau.ops.reduce.reduction_gradients import (
     extreme_back,
@@ -51,6 +51,8 @@ from flambeau.ops.reduce.reduction_gradients import (
     norm_back,
     place_back,
     prod_back,
+    quantile_back,
+    quantile_levels_back,
     std_back,
     summed_back,
     tied_back,
@@ -742,7 +744,7 @@ quantile = define(
         Kernel("quantile", _quantile_host, _flops, cuda=Routine("index.ranks:quantile"), work=row_work.rank),
         FLOATING_OR_COMPLEX[2:4],
         _quantile_samples,
-        derivative=Derivative(quantile_gradients.by_values, quantile_gradients.by_levels),
+        derivative=Derivative(quantile_back, quantile_levels_back),
         autocast=FLOAT32_ON_CPU,
     )
 )

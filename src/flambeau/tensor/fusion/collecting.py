@@ -18,10 +18,10 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import AUTOCAST, Launch, is_join
 from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_join, can_fuse_rows, can_fuse_softmax
 from flambeau.runtime import current, system
+from flambeau.runtime.context import Context
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.tape.mode import mode
 from flambeau.tensor import interception
-from flambeau.tensor.fusion import settling_driver
 from flambeau.tensor.fusion.pending_calls import PendingGroup, is_reduction, rows_of
 from flambeau.tensor.tensor import Tensor
 
@@ -46,7 +46,7 @@ def collected_launches() -> Iterator[None]:
     finally:
         launch_deferral.add_region(-1)
         if not launch_deferral.open_regions:
-            settling_driver.remove()
+            remove_settling_drivers()
         interception.close_one()
 
 
@@ -133,11 +133,60 @@ def _group_of(launch: Launch, plan: Any, args: Sequence[Any], target: Tensor | N
         if not why:
             return group
         launch_deferral.settle(why)
-    settling_driver.install()
+    install_settling_drivers()
     shape = rows_of(launch).of if is_reduction(launch) else plan.output.shape
     group = PendingGroup(plan.context, stream, shape)
     launch_deferral.replace(group)
     return group
+
+
+# Calls that neither enqueue nor await work, nor let anything outside enqueue any.
+_UNORDERED = frozenset(
+    {
+        "name", "observes_blocks", "runs_bodies", "device_count", "device_properties", "mem_info", "mem_processes",
+        "mem_alloc", "mem_free", "range_page", "range_reserve", "range_map", "range_unmap", "range_release",
+        "host_pinned", "host_touch", "host_export", "block_alloc", "block_free", "stream_default", "event_create",
+        "load", "generic", "launcher", "unload", "peer_can",
+    }
+)  # fmt: skip
+
+
+class SettlingDriver:
+    """A driver that issues the pending launches before every call but those that concern no order.
+
+    A call that the driver protocol gains settles until it is named in `_UNORDERED`: the forwarder errs on the side of
+    too many settlements. See Note [Deferred launches].
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _UNORDERED:
+            launch_deferral.settle(name)
+        return getattr(self.inner, name)
+
+
+def _contexts() -> list[Context]:
+    return [*system.contexts(), system.host] if system.is_initialized() else [system.host]
+
+
+def install_settling_drivers() -> None:
+    """Let the drivers of all open contexts settle. Those of one machine stay the same object."""
+    contexts = _contexts()
+    bare = [context for context in contexts if not isinstance(context.driver, SettlingDriver)]
+    if bare:
+        settling = {id(c.driver.inner): c.driver for c in contexts if isinstance(c.driver, SettlingDriver)}
+        for context in bare:
+            inner = context.driver
+            context.driver = settling.setdefault(id(inner), SettlingDriver(inner))
+
+
+def remove_settling_drivers() -> None:
+    """Give the contexts their own drivers back. A driver that another observer has wrapped since stays."""
+    for context in _contexts():
+        if isinstance(context.driver, SettlingDriver):
+            context.driver = context.driver.inner
 
 
 launch_deferral.collecting = sys.modules[__name__]

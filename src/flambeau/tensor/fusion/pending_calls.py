@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from sys import getrefcount
+from types import CodeType
 from typing import Any, NamedTuple
 
-from flambeau.core.callsite import Site
+from flambeau.core.callsite import Site, line_of
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Fold, Launch, Routine, is_join, is_softmax
@@ -26,7 +28,6 @@ from flambeau.runtime.streams.stream import Stream
 from flambeau.tensor.fusion import fused_plans, fusion_log
 from flambeau.tensor.fusion.fused_plans import FusedPart
 from flambeau.tensor.fusion.group_operands import VIEWS, GroupInput, PendingView
-from flambeau.tensor.fusion.issue_site import run_at
 from flambeau.tensor.fusion.needed_calls import NeededCalls
 from flambeau.tensor.storage import DeferredStorage, Storage, defer_storage, is_pending
 from flambeau.tensor.tensor import Tensor, make_deferred
@@ -542,3 +543,34 @@ def _overlaps(operands: Iterable[tuple[int, Meta]], with_: tuple[int, Meta]) -> 
     start, meta = with_
     end = start + meta.span
     return any(ptr < end and start < ptr + x.span and (ptr, x) != with_ for ptr, x in operands)
+
+
+def run_at(site: Site | None, function: Callable[..., Any], *args: Any) -> None:
+    """Call `function(*args)` from a frame at `site`; without a site, from here.
+
+    Observers find the line of a launch by the innermost frame of the program. A deferred launch is issued at a later
+    line than the call that it belongs to.
+    """
+    if site is None:
+        function(*args)
+        return
+    exec(
+        _code_at(site[0].co_filename, line_of(site), site[0].co_name),
+        {"launch": _launch, "values": (function, args)},
+    )
+
+
+def _launch(function: Callable[..., Any], args: Sequence[Any]) -> None:
+    """Call a launcher from two frames of this package: observers pass over as many as a call of `unary` adds."""
+    _forward(function, args)
+
+
+def _forward(function: Callable[..., Any], args: Sequence[Any]) -> None:
+    function(*args)
+
+
+@lru_cache(maxsize=4096)
+def _code_at(filename: str, line: int, name: str) -> CodeType:
+    """Return code that calls `launch(*values)` at a line of a file."""
+    text = "\n" * (line - 1) + "launch(*values)"
+    return compile(text, filename, "exec").replace(co_name=name, co_qualname=name)
