@@ -189,3 +189,19 @@ def test_storages_that_only_the_second_reading_names_are_refused() -> None:
     hidden.pid = (*hidden.pid[:2], Apply(Name("_codecs", "encode"), "0", "latin1"), *hidden.pid[3:])
     with pytest.raises((pickle.UnpicklingError, RuntimeError)):
         torch.load(forged(hidden, {"0": FLOATS}, {"0": 4}, "older"))
+
+
+@pytest.mark.parametrize(
+    "place, words", [(0, "magic"), (1, "protocol version"), (2, "byte order"), (4, "list of storages")]
+)
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_tensors_in_place_of_numbers_are_refused(place: int, words: str, shape: tuple[int, ...]) -> None:
+    strides = (1,) * len(shape)
+    forgery = Apply(
+        Name(UTILS, "_rebuild_meta_tensor_no_storage"), Name("torch", "int64"), shape, strides, False
+    )
+    parts: list[Any] = [MAGIC, VERSION, {"little_endian": True}, None, []]
+    parts[place] = {"little_endian": forgery} if place == 2 else forgery
+    file = io.BytesIO(b"".join(map(pickled, parts)))
+    with pytest.raises(RuntimeError, match=words):
+        torch.load(file)

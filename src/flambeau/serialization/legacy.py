@@ -40,10 +40,10 @@ def load_legacy(file: Any, restore: Restore, machine: Reader) -> Any:
         UnpicklingError: As `load`.
     """
     read = machine.read
-    if read(file, _no_storage) != MAGIC:
+    if not _is_number(read(file, _no_storage), MAGIC):
         raise RuntimeError("Invalid magic number; corrupt file?")
     version = _part(file, read)
-    if version != VERSION:
+    if not _is_number(version, VERSION):
         raise Damaged(f"Invalid protocol version: {brief(version)}", file.tell())
     system = _part(file, read)
     storages = _Storages(restore, size_of(file))
@@ -52,7 +52,10 @@ def load_legacy(file: Any, restore: Restore, machine: Reader) -> Any:
     keys = _part(file, read)
     if not isinstance(keys, list) or not isinstance(system, dict):
         raise Damaged("the list of storages is missing", file.tell())
-    storages.fill(file, keys, not system.get("little_endian", True))
+    is_little = system.get("little_endian", True)
+    if type(is_little) is not bool:
+        raise Damaged(f"the byte order is described by {brief(is_little)}", begin)
+    storages.fill(file, keys, not is_little)
     end = file.tell()
     file.seek(begin)
     found = _part(file, read, storages.load)
@@ -62,6 +65,10 @@ def load_legacy(file: Any, restore: Restore, machine: Reader) -> Any:
 
 def _no_storage(pid: Any) -> Any:
     raise Refused(f"only the object itself may name storages, but got {brief(pid)}")
+
+
+def _is_number(value: Any, number: int) -> bool:
+    return type(value) is int and value == number  # a tensor would compare its elements
 
 
 def _part(file: Any, read: Read, persistent_load: PersistentLoad = _no_storage) -> Any:
