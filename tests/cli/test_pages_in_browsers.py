@@ -9,6 +9,7 @@ import pytest
 from memory_kit import needs_chromium
 
 from flambeau.cli.output import memory_page, page_data, trace_page
+from flambeau.observe.reports import Fix, Race, RaceAccess
 from flambeau.observe.tracing.trace import TraceData, TraceLane, TraceSlice
 
 STACK = [{"filename": "train.py", "line": 3, "name": "step"}]
@@ -18,6 +19,13 @@ def timeline() -> str:
     trace = TraceData(
         {0: "a GPU"}, True, lanes=[TraceLane(-1, 0, "MainThread"), TraceLane(0, 1, "default stream")]
     )
+    site, lines = (timeline.__code__, 0), ("torch.cuda.current_stream().wait_stream(loader.streams[0])",) * 2
+    sides = [
+        RaceAccess(kind, "add", "side stream 1", 1, 0, 4, (1,), "torch.int8", site)
+        for kind in ("reads", "writes")
+    ]
+    fix = Fix("wait_stream", "Before train.py:7 insert", True, lines, hint="This " + "waits" * 30)
+    trace.races = [(Race(*sides, "cuda:0", fix, note="note:   " + "x" * 200), 0, 1)]
     trace.slices = [TraceSlice(0, "give", "add", 0, 50), TraceSlice(1, "kernel", "add", 60, 900, cause=0)]
     return trace_page.page(trace, "train.py")
 

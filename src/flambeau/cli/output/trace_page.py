@@ -139,6 +139,7 @@ def _race(race: Race, first: int | None, second: int | None, most: int) -> dict[
     return {
         "head": race.headline,
         "fix": race.fix.text,
+        "note": race.note.removeprefix("note:").strip(),
         "bytes": end - begin,
         "device": race.device,
         "count": race.count,

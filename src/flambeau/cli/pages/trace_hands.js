@@ -238,6 +238,7 @@ function showRaces() {
       if (side.source) element("code", side.source, p, "code");
     }
     element("p", race.fix, box, "fix");
+    if (race.note) element("p", race.note, box, "soft");
     const both = race.sides.map(side => side.slice).filter(i => i >= 0);
     if (both.length) element("a", "show both", box, "go").onclick = () => { select(both[both.length - 1]); zoomTo(...both); window.scrollTo({ top: 0 }); };
   });
