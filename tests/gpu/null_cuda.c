@@ -128,7 +128,8 @@ void null_hold(P s, int on) {
   for (int i = 0; i < holds; i++) if (held[i] == s) { if (!on) held[i] = held[--holds]; return; }
   if (on) held[holds++] = s; }
 static int waits(P s) { for (int i = 0; i < holds; i++) if (held[i] == s) return 1; return 0; }
-static R until(P s) { while (waits(s)) usleep(1000); return 0; }
+int null_waiting;  /* how often a caller has begun to wait for a stream that is held */
+static R until(P s) { null_waiting += waits(s); while (waits(s)) usleep(1000); return 0; }
 static P marked[1 << 16];  /* by event: the held stream that it is behind, and 1 */
 static P behind(P e) { return marked[e >> 4 & 65535]; }
 R cuEventRecord(P e, P s) { marked[e >> 4 & 65535] = waits(s) ? s + 1 : 0; return 0; }
@@ -136,7 +137,7 @@ R cuEventQuery(P e) { return behind(e) && waits(behind(e) - 1) ? 600 : 0; }
 R cuEventSynchronize(P e) { return behind(e) ? until(behind(e) - 1) : 0; }
 R cuStreamQuery(P s) { return waits(s) ? 600 : 0; }
 R cuStreamSynchronize(P s) { return until(s); }
-R cuCtxSynchronize(void) { while (holds) usleep(1000); return 0; }
+R cuCtxSynchronize(void) { null_waiting += holds > 0; while (holds) usleep(1000); return 0; }
 R cuIpcGetEventHandle(Handle* h, P e) {
   if (!(event_flags[e >> 4 & 65535] & 4)) return 400;
   memset(h, 0, 64); strcpy(h->of.magic, "event"); h->of.pid = getpid();

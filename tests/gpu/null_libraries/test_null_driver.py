@@ -369,6 +369,38 @@ assert seen == [int(driver._contexts.devices[0].context)] != [int(driver._contex
     run(library, program, devices=2)
 
 
+WAITS = """
+import ctypes, sys, threading
+import flambeau as torch
+cuda = ctypes.CDLL("libcuda.so.1")
+cuda.null_hold.argtypes = [ctypes.c_uint64, ctypes.c_int]
+side = torch.cuda.Stream()
+event = torch.cuda.Event()
+with torch.cuda.stream(side):
+    torch.ones(4, device="cuda")
+cuda.null_hold(side.cuda_stream, 1)
+event.record(side)
+steps = []
+def wait():
+    steps.append("waits")
+    {wait}
+    steps.append("ends")
+thread = threading.Thread(target=wait)
+thread.start()
+while not ctypes.c_int.in_dll(cuda, "null_waiting").value:
+    pass
+steps.append("runs")
+cuda.null_hold(side.cuda_stream, 0)
+thread.join()
+print(*steps)
+"""
+
+
+@pytest.mark.parametrize("wait", ["event.synchronize()", "side.synchronize()", "torch.cuda.synchronize()"])
+def test_waits_of_the_host_let_other_threads_run(library: Path, wait: str) -> None:
+    assert run(library, WAITS.replace("{wait}", wait)).split() == ["waits", "runs", "ends"]
+
+
 def test_a_collection_of_garbage_leaves_the_context(library: Path) -> None:
     """Whatever it ends: it may come between the choice of a context and the call that depends on it."""
     program = """
