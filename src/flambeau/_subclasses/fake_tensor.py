@@ -42,7 +42,7 @@ FakeTensorConverter = absent_class(
 
 
 class DataDependentOutputException(RuntimeError):
-    """An operator returns a number that depends on values.
+    """An error of an operator that returns a number that depends on values.
 
     Attributes:
         func: The overload.
@@ -54,7 +54,7 @@ class DataDependentOutputException(RuntimeError):
 
 
 class DynamicOutputShapeException(DataDependentOutputException):
-    """The shape of an operator's result depends on values."""
+    """An error of an operator whose result has a shape that depends on values."""
 
 
 class FakeTensor(Tensor):

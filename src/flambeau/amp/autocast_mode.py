@@ -40,8 +40,11 @@ class autocast:
         dtype: The lower precision, by default float16 on CUDA and bfloat16 on the CPU.
         enabled: False switches autocast off inside.
         cache_enabled: True if weights are cast once for all their uses inside (default: as around it).
-    Raises ValueError, RuntimeError: no such device type. Warns, and is disabled, where the dtype is none of the two
-    on the CPU, and for CUDA where there is none.
+
+    It warns and has no effect if the CPU does not support the dtype, or "cuda" is not available.
+
+    Raises:
+        ValueError, RuntimeError: If there is no such device type.
     """
 
     def __init__(

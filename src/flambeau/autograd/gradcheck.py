@@ -15,7 +15,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class GradcheckError(RuntimeError):
-    """A derivative that differs from the differences of function values."""
+    """An error for a derivative that differs from the central differences."""
 
 
 def gradcheck(

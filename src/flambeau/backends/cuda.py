@@ -99,9 +99,11 @@ class cuFFTPlanCache:
 
 
 class cuFFTPlanCacheManager(cuFFTPlanCache):
-    """The plan caches of all devices: `[device or index]` is one device's; itself it is the current device's.
+    """The plan caches of all devices: `manager[device]` is the cache of one device, `manager` that of the current one.
 
-    Indexing raises RuntimeError: there is no such device; ValueError: a device without an index.
+    Raises:
+        RuntimeError: By indexing, if there is no such device.
+        ValueError: By indexing, if a device has no index.
     """
 
     __slots__ = ()

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 
 
 class OutOfMemoryError(RuntimeError):
-    """The device lacks the memory for a request. Nothing was changed."""
+    """An error for a request that exceeds the memory of a device. The request has changed nothing."""
 
     __module__ = "flambeau"  # tracebacks and pickles name the public place
 
 
 class RaceError(RuntimeError):
-    """Two conflicting accesses to the same memory are not ordered."""
+    """An error for two accesses to the same bytes, at least one of them a write, that nothing orders."""
 
     __module__ = "flambeau"
 
@@ -41,12 +41,12 @@ class KernelPending(Exception):
 
 
 class DriverError(RuntimeError):
-    """A driver call failed. The text names the call, its code and the device.
+    """An error of a driver call. The text names the call, its code and the device.
 
     Attributes:
-        late: The error is of work that was enqueued earlier, or of a device that such work has broken. Which call
-            raises it depends on when that work has run.
-        known: An earlier call has raised the same error of the device.
+        late: True if work that was enqueued earlier has failed. Which call raises the error then depends on when that
+            work has run.
+        known: True if an earlier call has raised the error of that device.
     """
 
     __module__ = "flambeau"
@@ -55,23 +55,23 @@ class DriverError(RuntimeError):
 
 
 class NotReadyError(DriverError):
-    """A result is not available until enqueued work is done."""
+    """An error for a result that is not available until enqueued work is done."""
 
 
 class NotSupportedError(RuntimeError):
-    """A driver lacks a capability. Never a silent no-op."""
+    """An error for a feature that Flambeau, or a driver, lacks."""
 
     __module__ = "flambeau"
 
 
 class InvalidAddressError(DriverError):
-    """A kernel or copy accesses memory that is not allocated (freed, out of bounds, of another machine)."""
+    """An error for an access of memory that is not allocated: freed, out of bounds, or of another machine."""
 
     __module__ = "flambeau"
 
 
 class HostMemoryError(DriverError):
-    """The host has no memory for the data of virtual GPUs. The device has: it is not an OutOfMemoryError."""
+    """An error if the host has no memory for the data of virtual GPUs, although the simulated device has room."""
 
     __module__ = "flambeau"
 

@@ -91,18 +91,18 @@ def elementwise(text: str, *, name: str = "elementwise", differentiable: bool = 
         text: An expression in Python's syntax; its operands are in the order in which it names them, or a lambda with
             parameters, which may have numbers for defaults. Operators, comparisons, `a if c else b`, pi, inf, nan, the
             pointwise functions of torch (exp, atan2, erf, where, ...), min and max. A tuple gives several results.
-        name: What race reports, timelines and profiles call it.
-        differentiable: Record it in the autograd graph, its gradients by the chain rule over the expression, all
-            in one kernel, and theirs in turn. Else going backward through it raises.
+        name: The name in race reports, timelines and profiles.
+        differentiable: Record calls in the autograd graph. The gradients of all operands are one kernel, by the chain
+            rule over the expression, and have gradients themselves. Without it, backward through the result raises.
 
-    Operands broadcast. All is computed in the dtype that PyTorch's promotion gives for all operands and numbers
-    together, a floating one if a function makes floats of integers; half precision in float32, rounded once. It
-    runs on the CPU, on virtual GPUs and on real ones. It is Flambeau's own.
-
-    Raises SyntaxError, which shows the place: it is no such expression; TypeError: no str. When called,
+    Operands broadcast. The kernel computes in the dtype to which PyTorch promotes all operands and numbers together; a
+    floating-point dtype if a function makes floats of integers. Half precision is computed in float32 and rounded once.
+    The function exists only in Flambeau.
 
     Raises:
-        NotImplementedError: If a function does not take the dtype, with the place.
-        RuntimeError: For shapes or devices that do not go together.
+        SyntaxError: If `text` is not an allowed expression. The error shows the position.
+        TypeError: If `text` is not a str.
+        NotImplementedError: By a call, if a function does not take the dtype.
+        RuntimeError: By a call, if shapes or devices do not match.
     """
     return ElementwiseKernel(text, name, differentiable)

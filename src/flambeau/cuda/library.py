@@ -114,17 +114,16 @@ def cudart() -> _Runtime:
 
 
 class CudaError(RuntimeError):
-    """A call of the CUDA runtime returned an error code."""
+    """An error for a code that a call of the CUDA runtime returned."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"{_runtime.cudaGetErrorString(code)} ({code})")
 
 
 class DeferredCudaCallError(Exception):
-    """PyTorch's error for a call that was deferred until CUDA was initialized, and failed then. It is never raised
-    here.
+    """PyTorch's error for a deferred call that failed when CUDA was initialized. Flambeau never raises it.
 
-    Such calls initialize CUDA here and raise their own errors.
+    A deferred call that fails raises its own error.
     """
 
 

@@ -51,14 +51,19 @@ def set_rng_state(new_state: Tensor, device: Any = "cuda") -> None:
     """Set the generator state of a GPU.
 
     Raises:
-        TypeError: If there is no ByteTensor.
-        RuntimeError: For a wrong size, no such device.
+        TypeError: If the state is not a ByteTensor.
+        RuntimeError: If the state has a wrong size, or there is no such device.
     """
     set_state(_default(device), new_state)
 
 
 def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
-    """Set the states of GPUs 0, 1, ... or none of them. As `set_rng_state`; RuntimeError: more states than GPUs."""
+    """Set the generators' states of GPUs 0, 1, ... If one state is refused, none is set.
+
+    Raises:
+        TypeError: If a state is not a tensor of bytes.
+        RuntimeError: If a state has a wrong size, or there are more states than GPUs.
+    """
     wanted = [(_default(index), state) for index, state in enumerate(new_states)]
     before = [(source, source.state_bytes()) for source, _ in wanted]
     try:

@@ -10,19 +10,19 @@ class DistError(RuntimeError):
 
 
 class DistBackendError(DistError):
-    """A backend's collective operation failed."""
+    """An error of a collective operation."""
 
     __module__ = "flambeau.distributed"
 
 
 class DistNetworkError(DistError):
-    """A connection could not be made, or broke."""
+    """An error of a connection that could not be made, or broke."""
 
     __module__ = "flambeau.distributed"
 
 
 class DistStoreError(DistError):
-    """A store could not complete a request in time."""
+    """An error of a store that could not complete a request in time."""
 
     __module__ = "flambeau.distributed"
 

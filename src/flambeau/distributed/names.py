@@ -53,7 +53,11 @@ class BackendType(NamedNumber):
 
 
 class BackendConfig:
-    """The backend of each kind of device, from a word or pairs "cpu:gloo,cuda:nccl"; ValueError: wrongly."""
+    """The backend of each kind of device, from one name or from pairs such as "cpu:gloo,cuda:nccl".
+
+    Raises:
+        ValueError: If the text has another form.
+    """
 
     __module__ = "flambeau.distributed"
 

@@ -27,7 +27,7 @@ _MOST_BOXES = 8
 
 
 class NotInlined(Exception):
-    """The result of a step cannot be computed again by its readers, so it must be stored.
+    """An error for a step whose result its readers cannot compute again, so that it must be stored.
 
     Attributes:
         step: The number of the step.

@@ -10,7 +10,7 @@ from flambeau.core.callsite import Site, place, source
 
 
 class RaceWarning(UserWarning):
-    """A race that was collected and not raised."""
+    """A warning of a race that is collected and not raised."""
 
 
 @dataclass(frozen=True, slots=True)

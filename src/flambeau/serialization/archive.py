@@ -89,10 +89,10 @@ class ArchiveWriter(AbstractContextManager["ArchiveWriter"]):
 
 
 class Damaged(RuntimeError):
-    """A checkpoint is damaged.
+    """An error for a damaged checkpoint.
 
     Attributes:
-        at: The byte of the file where that was noticed; None: of all of it.
+        at: The byte of the file at which the damage was found; None if it concerns the whole file.
     """
 
     def __init__(self, text: str, at: int | None) -> None:

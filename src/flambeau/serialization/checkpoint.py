@@ -101,21 +101,23 @@ def load(
     mmap: bool | None = None,
     **pickle_load_args: Any,
 ) -> Any:
-    """Read an object from a checkpoint file of PyTorch's or Flambeau's.
+    """Read an object from a checkpoint file that PyTorch or Flambeau wrote.
 
     Args:
-        f: A path, or a binary file object that is seekable.
-        map_location: Where storages go: None (where they were), a device or its name, a dict of names, or a
-            function of a storage on the CPU and its saved location that gives a storage or None.
-        pickle_module: Whose Unpickler is used, if not `weights_only`.
-        weights_only: Read tensors, plain containers and what `add_safe_globals` declared, and refuse all else
-            (the default; False if `pickle_module` is given). False runs whatever the file says: only for
-            files that you trust.
+        f: A path, or a seekable binary file object.
+        map_location: The devices of the storages: None (those at the time of saving), a device or its name, a dict of
+            names, or a function. The function receives a storage on the CPU and its saved location, and returns a
+            storage or None.
+        pickle_module: The module whose Unpickler is used, without `weights_only`.
+        weights_only: Read only tensors, plain containers and the types that `add_safe_globals` declared (the default,
+            unless `pickle_module` is given). False runs code of the file: use it for trusted files only.
         mmap: Map the storages from the file, copy-on-write, and read them when they are used. Paths only.
         pickle_load_args: `encoding` and `errors` for strings of Python 2.
 
-    Raises UnpicklingError: something is refused (the text names it), or this is not a checkpoint; RuntimeError:
-    the file is damaged, or a storage's place is not here; EOFError: the file is empty.
+    Raises:
+        UnpicklingError: If something is refused, which the text names, or the file is not a checkpoint.
+        RuntimeError: If the file is damaged, or a storage's device does not exist.
+        EOFError: If the file is empty.
     """
     if weights_only is None:
         weights_only = pickle_module is None

@@ -20,9 +20,7 @@ _LOOKS = 3  # checks of one turn before a message about it
 
 
 class Stopped(BaseException):
-    """Raised in the waiting threads when another thread has failed. They end, and the failed thread's error is
-    reported.
-    """
+    """A signal that ends waiting threads after another thread has failed, whose error is reported."""
 
 
 class Seat:

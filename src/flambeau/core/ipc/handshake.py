@@ -36,7 +36,7 @@ _WRONG = f"it has another secret: {SECRET} must be the same text on every host"
 
 
 class RefusedError(Exception):
-    """The server does not admit this client. The text has the reason and the fix."""
+    """An error of a client that the server does not admit. The text has the reason and the fix."""
 
 
 def new_secret() -> str:

@@ -51,7 +51,7 @@ def _windows(
 
 @lru_cache(1024)
 def _check_windows(how: Windows) -> Windows:
-    """Return the windows. Raises RuntimeError for some that cannot be."""
+    """Return the windows. Raises RuntimeError if their sizes, strides, paddings or dilations are invalid."""
     for what, values in (("kernel size", how.kernel), ("stride", how.stride), ("dilation", how.dilation)):
         if any(v <= 0 for v in values):
             raise RuntimeError(f"{what} should be greater than zero, but got {list(values)}")

@@ -14,7 +14,7 @@ TRANSPOSED = (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
 
 
 def check_iterations(count: int) -> None:
-    """Raise ValueError: no iteration."""
+    """Raise ValueError if the number of power iterations is not positive."""
     if count <= 0:
         raise ValueError(f"Expected n_power_iterations to be positive, but got n_power_iterations={count}")
 

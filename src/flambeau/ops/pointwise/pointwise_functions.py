@@ -251,7 +251,7 @@ asinh = _define_like_numpy(
 
 
 def _acosh_back(grad: Any, a: Any) -> Any:
-    """Return the gradient; below -1, where the result is NaN, it is finite, as PyTorch's."""
+    """Return the gradient of acosh. As in PyTorch, it is finite below -1, where acosh itself is NaN."""
     if a.dtype.is_complex:
         return grad * conj((a - 1).rsqrt() * (a + 1).rsqrt())
     return grad * (a * a - 1).rsqrt()

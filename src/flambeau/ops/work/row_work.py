@@ -146,8 +146,8 @@ def _scan_microseconds(launch: Launch, start: float, threads: float, blocks: flo
 
     Args:
         start: Microseconds of a chunk with the fewest threads.
-        threads: In addition, for each doubling of a row's threads.
-        blocks: In addition, for each further block of a multiprocessor.
+        threads: Additional microseconds for each doubling of a row's threads.
+        blocks: Additional microseconds for each further block of a multiprocessor.
     """
     rows, columns = _rows_and_columns(launch)
     halves = _THREADS_LOG + (columns - 1).bit_length() - (rows - 1).bit_length()

@@ -86,13 +86,14 @@ class CUDAGraph:
 
         Args:
             pool: `other.pool()` or `graph_pool_handle()`, to share memory; None: a new pool.
-            capture_error_mode: Whose waits for the device are refused meanwhile: of all threads ("global"), of this one
-                ("thread_local"), of none but on the captured streams ("relaxed").
-            check_input_liveness: Watch the memory that launches of the capture use and that is not the graph's own:
-                `replay` raises RuntimeError once some of it was freed. It costs time as long as the graph lives.
+            capture_error_mode: The threads whose waits for the device are refused during the capture: all ("global"),
+                this one ("thread_local"), or none, except on captured streams ("relaxed").
+            check_input_liveness: Make `replay` raise RuntimeError after memory was freed that the capture uses and that
+                is not the graph's own. The check costs time while the graph lives.
 
-        Raises RuntimeError: the current stream is the default stream, or captures already, or the graph has a
-        capture; TypeError, ValueError: `pool` is not an id of a pool.
+        Raises:
+            RuntimeError: If the current stream is the default one or is captured already, or the graph has a capture.
+            TypeError, ValueError: If `pool` is not an id of a pool.
         """
         if capture_error_mode not in MODES:
             raise RuntimeError(

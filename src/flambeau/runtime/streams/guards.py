@@ -100,9 +100,11 @@ class StreamContext:
 
 
 def select(stream: Stream, saved: list[tuple[Any, ...]]) -> None:
-    """Make a stream and its device the current ones of this thread, and push what was current onto `saved`.
+    """Make a stream and its device the current ones of this thread, and push the former ones onto `saved`.
 
-    Raises, with nothing changed, TypeError: not a Stream; RuntimeError: its machine is not the one in use.
+    Raises:
+        TypeError: If `stream` is not a Stream.
+        RuntimeError: If the stream's machine is not in use.
     """
     here = current.local.__dict__
     streams = here["streams"]

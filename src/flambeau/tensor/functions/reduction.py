@@ -309,7 +309,7 @@ all(input: Tensor, dim: IntTuple | None=, keepdim: bool=)
 all(input: Tensor, dim: int, keepdim: bool=)
 """)
 def all(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
-    """Return True if all elements are true (nonzero). bool; of uint8, uint8."""
+    """Return True if all elements are nonzero, over all dimensions or `dim`. The dtype is bool; uint8 for uint8."""
     return _test(ops.all_, "all", input, dim, keepdim, out)
 
 
@@ -320,7 +320,7 @@ any(input: Tensor, dim: IntTuple | None=, keepdim: bool=)
 any(input: Tensor, dim: int, keepdim: bool=)
 """)
 def any(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: Tensor | None = None) -> Tensor:
-    """Return True if some element is true (nonzero). bool; of uint8, uint8."""
+    """Return True if an element is nonzero, over all dimensions or `dim`. The dtype is bool; uint8 for uint8."""
     return _test(ops.any_, "any", input, dim, keepdim, out)
 
 

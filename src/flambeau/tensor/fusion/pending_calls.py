@@ -335,7 +335,7 @@ class PendingGroup:
 
     # -- issuing --------------------------------------------------------------------------------------
     def issue(self, why: str) -> None:
-        """Launch what live results need. See Note [Issuing a group]."""
+        """Launch the calls on which live results depend. See Note [Issuing a group]."""
         launch_deferral.replace(None)
         live = {k: memory for k, call in enumerate(self.calls) if (memory := call.storage()) is not None}
         try:
