@@ -21,7 +21,7 @@ identities shows whether a stream has the host's current clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from flambeau.core.callsite import Site, is_within
@@ -105,29 +105,3 @@ Reached: TypeAlias = "tuple[Snapshot, Snapshot, bool]"
 
 def snapshot(agent: LogicalThread) -> Snapshot:
     return agent, agent.time, agent.clock
-
-
-def join_clock(clock: Clock, point: Snapshot) -> Clock:
-    """Return the clock joined with the clock of the position `point`; the same object if nothing changes."""
-    agent, time, theirs = point
-    if clock.get(agent, 0) >= time:
-        return clock
-    return merge_clocks(clock, {**theirs, agent: max(time, theirs.get(agent, 0))})
-
-
-def without(clock: Clock, gone: Set[LogicalThread]) -> Clock:
-    """Return the clock without these logical threads; the same object if it contains none of them."""
-    if gone.isdisjoint(clock):
-        return clock
-    return {agent: time for agent, time in clock.items() if agent not in gone}
-
-
-def merge_clocks(clock: Clock, other: Clock) -> Clock:
-    """Return the smallest clock that covers both."""
-    if not clock:
-        return other
-    result = dict(clock)
-    for agent, time in other.items():
-        if result.get(agent, 0) < time:
-            result[agent] = time
-    return result

@@ -37,6 +37,7 @@ from functools import reduce
 from operator import itemgetter
 
 from flambeau.core.callsite import Site, caller, place
+from flambeau.core.vector_clock import join_clock, without_threads
 from flambeau.observe.accesses import (
     MANY,
     NO_POOL,
@@ -48,7 +49,7 @@ from flambeau.observe.accesses import (
     Shadow,
     ShadowBlock,
 )
-from flambeau.observe.clocks import NOBODY, NOTHING, Clock, LogicalThread, join_clock, without
+from flambeau.observe.clocks import NOBODY, NOTHING, Clock, LogicalThread
 from flambeau.observe.findings import Findings
 from flambeau.observe.layouts import Extent
 from flambeau.observe.order import Order
@@ -372,13 +373,15 @@ class Lifetimes(Order):
         # blocks of ended lifetimes may refer to it; it must not keep other logical threads alive
         for agent in gone:
             agent.clock, agent.waits = NOTHING, {}
-        self.known, self.polled = without(self.known, gone), without(self.polled, gone)
+        self.known, self.polled = without_threads(self.known, gone), without_threads(self.polled, gone)
         for agent in itertools.chain.from_iterable(self._on_device.values()):
-            agent.clock = without(agent.clock, gone)
+            agent.clock = without_threads(agent.clock, gone)
             agent.waits = {other: wait for other, wait in agent.waits.items() if other not in gone}
-        self._events = {event: (a, n, without(clock, gone)) for event, (a, n, clock) in self._events.items()}
+        self._events = {
+            event: (a, n, without_threads(clock, gone)) for event, (a, n, clock) in self._events.items()
+        }
         for cell in self.shadow.cells.values():
-            cell.polled = without(cell.polled, gone)
+            cell.polled = without_threads(cell.polled, gone)
         self._forget_agents(gone)
 
     def _begin_stream(self, device: int, handle: int, ordinal: int, site: Site | None) -> LogicalThread:
@@ -424,7 +427,7 @@ class Lifetimes(Order):
         for block in self.shadow.blocks.values():
             known = clocks.get(id(block.clock))
             if known is None:
-                known = clocks[id(block.clock)] = without(block.clock, gone)
+                known = clocks[id(block.clock)] = without_threads(block.clock, gone)
             block.clock = known
             block.compared -= gone
 

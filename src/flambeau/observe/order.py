@@ -12,14 +12,13 @@ from typing import TypeAlias
 
 from flambeau.core.callsite import Site, caller
 from flambeau.core.host.turn_scheduler import seat
+from flambeau.core.vector_clock import join_clock, merge_clocks
 from flambeau.observe.clocks import (
     NOTHING,
     Clock,
     LogicalThread,
     Reached,
     Snapshot,
-    join_clock,
-    merge_clocks,
     snapshot,
 )
 from flambeau.observe.findings import Findings

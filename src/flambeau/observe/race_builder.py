@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from flambeau.core.callsite import Site, line_of, place
+from flambeau.core.vector_clock import join_clock
 from flambeau.driver.api import AUTOCAST
 from flambeau.observe.accesses import Cell, Command, FreedUse, Operation, ShadowBlock
-from flambeau.observe.clocks import Clock, LogicalThread, join_clock, snapshot
+from flambeau.observe.clocks import Clock, LogicalThread, snapshot
 from flambeau.observe.layouts import Extent, extent_of, span_of
 from flambeau.observe.reporting.fixes import (
     Code,

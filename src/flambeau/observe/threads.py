@@ -29,7 +29,8 @@ from threading import get_ident, local, main_thread
 from typing import TypeAlias
 from weakref import WeakMethod
 
-from flambeau.observe.clocks import NOBODY, NOTHING, Clock, LogicalThread, Snapshot, join_clock
+from flambeau.core.vector_clock import join_clock
+from flambeau.observe.clocks import NOBODY, NOTHING, Clock, LogicalThread, Snapshot
 
 _TRIED = 8  # logical threads of finished tasks that are considered for a new task
 

@@ -23,6 +23,8 @@ import threading
 from collections.abc import Mapping
 from weakref import WeakValueDictionary
 
+from flambeau.core.vector_clock import join_clock, without_threads
+
 RecordedTime = tuple[int, int, Mapping[int, int]]
 """A mark: the stream's handle, its tick, what the stream knew of others."""
 
@@ -100,12 +102,12 @@ class StreamClocks:
         if point is None or self.capturing or self._clocks.get(stream, _NOTHING).get(point[0], 0) >= point[1]:
             return
         with self._lock:
-            self._clocks[stream] = _merge_clocks(self._clocks.get(stream, _NOTHING), point)
+            self._clocks[stream] = join_clock(self._clocks.get(stream, _NOTHING), point)
 
     def host_wait(self, point: RecordedTime) -> None:
         """Order all later work of every stream after a recorded time, for which the host has waited."""
         with self._lock:
-            self._host = _merge_clocks(self._host, point)
+            self._host = join_clock(self._host, point)
 
     def device_mark(self) -> int:
         """Return a new logical time for a device synchronization. Call this before the driver waits."""
@@ -131,22 +133,6 @@ class StreamClocks:
         """Remove a destroyed stream from all clocks."""
         with self._lock:
             self._clocks.pop(stream, None)
-            self._host = _drop_stream(self._host, stream)
+            self._host = without_threads(self._host, {stream})
             for other, known in self._clocks.items():
-                self._clocks[other] = _drop_stream(known, stream)
-
-
-def _merge_clocks(known: Mapping[int, int], point: RecordedTime) -> Mapping[int, int]:
-    stream, tick, theirs = point
-    if known.get(stream, 0) >= tick:
-        return known
-    joined = dict(known)
-    for other, time in theirs.items():
-        if joined.get(other, 0) < time:
-            joined[other] = time
-    joined[stream] = tick
-    return joined
-
-
-def _drop_stream(known: Mapping[int, int], stream: int) -> Mapping[int, int]:
-    return {other: tick for other, tick in known.items() if other != stream} if stream in known else known
+                self._clocks[other] = without_threads(known, {stream})

@@ -24,7 +24,6 @@ from flambeau.tape.mode import mode
 from flambeau.tensor.arguments import public
 from flambeau.tensor.arguments.arg_aliases import OURS
 from flambeau.tensor.arguments.arg_errors import Number
-from flambeau.tensor.arguments.deprecated import moved_back
 from flambeau.tensor.arguments.extents import require_data
 from flambeau.tensor.arguments.public import (
     alias,
@@ -278,7 +277,7 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
         if named:
             return of_both(*_bind_operands(name, named, input, other), alpha=alpha, out=out)
         if late:
-            alpha, other = moved_back(name, "input", (other, *late), "alpha", "other")
+            alpha, other = _accept_old_order(name, "input", (other, *late), "alpha", "other")
         if _are_tensors(input, other, out) and alpha.__class__ is int and alpha == 1:
             return binary_into(plain, out, input, other, True)
         try:
@@ -291,7 +290,7 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
         if named:
             return of_self(*_bind_operands(name, named, self, other), alpha=alpha)
         if late:
-            alpha, other = moved_back(name, "", (other, *late), "alpha", "other")
+            alpha, other = _accept_old_order(name, "", (other, *late), "alpha", "other")
         try:
             return call(*_with_alpha(plain, scaled, self, operand(other, name, "other", 1), alpha))
         except TypeError:
@@ -301,7 +300,7 @@ def _bind_scaled(plain: Pointwise, scaled: Pointwise) -> None:
         if named:
             return in_place(*_bind_operands(f"{name}_", named, self, other), alpha=alpha)
         if late:
-            alpha, other = moved_back(f"{name}_", "", (other, *late), "alpha", "other")
+            alpha, other = _accept_old_order(f"{name}_", "", (other, *late), "alpha", "other")
         if isinstance(other, Tensor) and alpha.__class__ is int and alpha == 1:
             return binary_into(plain, self, self, other, False)
         try:
@@ -728,19 +727,19 @@ def _bind_combination(op: Pointwise) -> None:
     def of_all(input: Any, tensor1: Any, tensor2: Any, *late: Any, value: Number = 1, out: Any = None) -> Any:
         if late:
             given = (tensor1, tensor2, *late)
-            value, tensor1, tensor2 = moved_back(name, "input", given, "value", "tensor1", "tensor2")
+            value, tensor1, tensor2 = _accept_old_order(name, "input", given, "value", "tensor1", "tensor2")
         return run(op, operands(input, tensor1, tensor2, value), out)
 
     def of_self(self: Tensor, tensor1: Any, tensor2: Any, *late: Any, value: Number = 1) -> Any:
         if late:
             given = (tensor1, tensor2, *late)
-            value, tensor1, tensor2 = moved_back(name, "", given, "value", "tensor1", "tensor2")
+            value, tensor1, tensor2 = _accept_old_order(name, "", given, "value", "tensor1", "tensor2")
         return call(op, operands(self, tensor1, tensor2, value))
 
     def in_place(self: Tensor, tensor1: Any, tensor2: Any, *late: Any, value: Number = 1) -> Any:
         if late:
             given = (tensor1, tensor2, *late)
-            value, tensor1, tensor2 = moved_back(f"{name}_", "", given, "value", "tensor1", "tensor2")
+            value, tensor1, tensor2 = _accept_old_order(f"{name}_", "", given, "value", "tensor1", "tensor2")
         return into(op, operands(self, tensor1, tensor2, value))
 
     publish(of_all, name, op.summary, function)
@@ -834,3 +833,36 @@ def _bind_aliases() -> None:
 
 
 _bind_aliases()
+
+
+# -- arguments in the order of PyTorch's first versions: `p.add_(-lr, grad)` -----------------------------
+
+
+def _accept_old_order(
+    function: str, first: str, given: tuple[Any, ...], factor: str, *tensors: str
+) -> tuple[Any, ...]:
+    """Return `given`, a number and the tensors after it, in today's order, with a warning.
+
+    Raises TypeError for any other arguments. `first` names the operand before them, for a function; a method has
+    none.
+    """
+    number, *others = given
+    kinds = Tensor if len(tensors) > 1 else (Tensor, int, float, complex)
+    right = len(others) == len(tensors) and all(isinstance(x, kinds) for x in others)
+    if not right or (isinstance(number, Tensor) and number.meta.ndim):
+        most = len(tensors) + bool(first)
+        plural = "s" if most > 1 else ""
+        raise TypeError(
+            f"{function}() takes {most} positional argument{plural} but {len(given) + bool(first)} were given"
+        )
+    before = [f"Tensor {first}"] if first else []
+    out = ", Tensor out = None" if first else ""
+    named = [f"Tensor {name}" for name in tensors]
+    late = ", ".join([*before, f"Number {factor}", *named]) + (", *" + out if out else "")
+    now = ", ".join([*before, *named, "*", f"Number {factor} = 1"]) + out
+    warn_program(
+        f"This overload of {function} is deprecated:\n\t{function}({late})\n"
+        f"Consider using one of the following signatures instead:\n\t{function}({now})",
+        UserWarning,
+    )
+    return given
