@@ -376,7 +376,7 @@ def test_memory_that_kernels_cannot_take_goes_back() -> None:
     allocator, driver, stream = make()
     allocator._segments.source = Crooked()
     with pytest.raises(
-        RuntimeError, match=r"Crooked\.allocate\(2097152\) gave memory at .* no multiple of 256"
+        RuntimeError, match=r"Crooked\.allocate\(2097152\) gave memory at .* not a multiple of 256"
     ):
         allocator.allocate(100, stream)
     assert not driver.sizes and allocator._segments.reserved == 0
