@@ -147,6 +147,11 @@ def norm_except_dim(v: Tensor, pow: int = 2, dim: int = 0) -> Tensor:
         raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
     d = wrap_dim(dim, v.dim())
     others = [i for i in range(v.dim()) if i != d]
+    if not (v.is_floating_point() or v.is_complex()):
+        kind = v.dtype.torch_name
+        raise RuntimeError(
+            f"norm(): input dtype should be either floating point or complex. Got {kind} instead."
+        )
     return torch.linalg.vector_norm(v, pow, others, keepdim=True) if others else v.abs()
 
 

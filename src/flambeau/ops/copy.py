@@ -295,7 +295,7 @@ def checked_scalar(value: complex, kind: dtype) -> bool | int | float | complex:
     if kind.category == BOOL:
         return bool(value)
     if kind.is_complex:
-        return complex(value)
+        return _checked_complex(complex(value), kind)
     if isinstance(value, complex):
         if value.imag != 0:
             raise RuntimeError(_overflow(kind))
@@ -303,6 +303,13 @@ def checked_scalar(value: complex, kind: dtype) -> bool | int | float | complex:
     if kind.is_floating_point:
         return _checked_float(value, kind)
     return _checked_int(value, kind)
+
+
+def _checked_complex(value: complex, kind: dtype) -> complex:
+    largest = _largest(kind.to_real())
+    if any(abs(part) > largest and math.isfinite(part) for part in (value.real, value.imag)):
+        raise RuntimeError(_overflow(kind))
+    return value
 
 
 def _checked_float(value: float, kind: dtype) -> float:

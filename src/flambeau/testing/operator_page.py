@@ -105,7 +105,13 @@ fails for any other difference in its 1,100 calls. In groups:
 - **Less is accepted.** Losses compare shapes and dtypes before they broadcast. Numbers beyond 63
   bits are refused. Dimensions of empty tensors are checked, too. `LinAlgError` is raised for singular
   values and eigenvalues of matrices with infinities; PyTorch sometimes returns NaN.
-- **Values.** `kl_div` of a float16 target rounds its logarithms once; PyTorch rounds them twice.
+- **Numbers that a dtype cannot hold** are refused by every function that writes them. PyTorch's CPU
+  build stores infinity for `fill_` and `full` of 16-bit floats; its CUDA build refuses them, too.
+- **Devices.** `torch.device("cuda:300")` keeps its index, up to 32,767, and no device has it. PyTorch
+  wraps the index to 8 bits, which gives 44, another device.
+- **Values.** `kl_div` of a float16 target rounds its logarithms once; PyTorch rounds them twice. A
+  float32 exponent of more than 24 bits is rounded and so even; PyTorch's CPU build rounds it in
+  vectors alone, so elements of one tensor differ in sign.
 - **A virtual GPU differs from the CPU** as PyTorch's CUDA kernels differ from its CPU kernels:
   integer division by zero, dtypes of products and factorizations, probabilities, singular matrices.
 - `nanmedian`, `mode`, `rms_norm` and average pooling refuse complex numbers.

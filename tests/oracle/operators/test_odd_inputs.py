@@ -6,6 +6,7 @@ import re
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 from support import same, torch
 
@@ -128,6 +129,9 @@ CALLS = {
     "circular padding of what is cut": lambda m: m.nn.functional.pad(
         m.arange(32.0).view(1, 2, 4, 4), (-1, 1, -2, 1), "circular"
     ),
+    "renorm to a huge norm": lambda m, x: m.renorm(x[None], 2, 0, 1e300),
+    "xlog1py of a gradient of 0": lambda m, x: m.special.xlog1py(x, m.tensor([-5.0, 1.0, 2.0]))[1:],
+    "float_power in doubles": lambda m, x: m.float_power(x - 2.5, 1001) * 1e-30,
     "istft of both sides": lambda m: m.istft(m.arange(30.0).view(10, 3).to(m.complex64), 10).round(decimals=4),
     "variances for all of a dimension": lambda m: m.nn.functional.gaussian_nll_loss(
         m.ones(2, 4, 3), m.zeros(2, 4, 3), m.full((1, 4, 3), 2.0)
@@ -203,6 +207,39 @@ CALLS = {
     "more elements than 64 bits count": lambda m: m.zeros(1 << 40, 1 << 40, dtype=m.uint8),
     "a view of more elements than 63 bits count": lambda m: m.ones(1).expand(1 << 40, 1 << 40),
     "a view of many elements": lambda m: m.ones(1).expand(1 << 31, 1 << 31)[0, :2],
+    "max_unpool1d by float strides": lambda m: m.nn.functional.max_unpool1d(m.ones(1, 2, 2), m.zeros(1, 2, 2).long(), 2, (2.0, 2.0), 0, (4,)),
+    "max_unpool2d by a float kernel": lambda m: m.nn.functional.max_unpool2d(m.ones(1, 1, 2, 2), m.zeros(1, 1, 2, 2).long(), 2.0, None, 0, (4, 4)),
+    "max_unpool2d to float sizes": lambda m: m.nn.functional.max_unpool2d(m.ones(1, 1, 2, 2), m.zeros(1, 1, 2, 2).long(), 2.0)[0],
+    "conv_transpose2d to no pixel": lambda m: m.conv_transpose2d(m.ones(1, 2, 5, 5), m.ones(2, 3, 2, 2), None, 1, 3),
+    "conv_transpose1d to no element": lambda m: m.conv_transpose1d(m.ones(1, 2, 5), m.ones(2, 3, 2), None, 1, 3),
+    "conv2d of no pixel": lambda m: m.conv2d(m.ones(1, 2, 0, 5), m.ones(3, 2, 2, 2), padding=1),
+    "conv1d of no element": lambda m: m.conv1d(m.ones(1, 2, 0), m.ones(3, 2, 2), padding=1),
+    "LayerNorm of a bool": lambda m: m.nn.LayerNorm(True),
+    "isin 64 bits": lambda m: m.isin(m.ones(2), 1 << 63),
+    "isin 65 bits": lambda m: m.isin(m.ones(2), 1 << 64),
+    "diff of order 0 along a wrong dim": lambda m: m.diff(m.ones(2), n=0, dim=3, prepend=m.ones(2)),
+    "as_tensor of bytes": lambda m: m.as_tensor(b"xxxx"),
+    "as_tensor of a bytearray": lambda m: m.as_tensor(bytearray(b"xxxx")),
+    "to_sparse of a vector": lambda m: m.ones(2, 3).to_sparse(m.tensor([1])),
+    "to_sparse of a bool": lambda m: m.ones(2, 3).to_sparse(m.tensor(True)),
+    "scatter_ of nothing": lambda m: m.ones(2, 3).int().scatter_(1, m.ones(0).long(), 1e300),
+    "addmm_ of another size": lambda m: m.ones(1, 1).addmm_(m.ones(3, 3), m.ones(3, 3)),
+    "addr_ of a vector": lambda m: m.ones(1).addr_(m.ones(3), m.ones(3)),
+    "frobenius_norm along a number in a tensor": lambda m: m.frobenius_norm(m.ones(2, 3), m.tensor(0)),
+    "norm along a NumPy number": lambda m: m.linalg.norm(m.ones(2, 3), 2, np.int64(-1)),
+    "cdist by nan": lambda m: m.cdist(m.ones(2, 3), m.ones(2, 3), m.nan),
+    "pinv with a huge limit": lambda m: m.linalg.pinv(m.eye(2), 1 << 70),
+    "matrix_rank with a huge limit": lambda m: m.linalg.matrix_rank(m.eye(2), tol=1 << 70),
+    "bernoulli by a number in a tensor": lambda m: m.ones(4).bernoulli(m.tensor(1)),
+    "fill_ of a tuple": lambda m: m.ones(2).bool().fill_((0,)),
+    "fill_ of a dtype": lambda m: m.ones(2).bool().fill_(m.float32),
+    "fill_ of complex without overflow": lambda m: m.ones(1, dtype=m.complex64).fill_(1e300),
+    "copy_ of a NumPy number": lambda m: m.ones(2).copy_(np.float32(2)),
+    "threshold by a NumPy bool": lambda m: m.threshold(m.tensor([0.5, 2.0]).requires_grad_(), np.True_, 3).detach(),
+    "subtract of a NumPy bool": lambda m: m.ones(2).subtract(np.True_),
+    "hardshrink by a NumPy number": lambda m: m.hardshrink(m.tensor([0.5, 2.0]).requires_grad_(), np.int64(1)).detach(),
+    "random_ without an end": lambda m: m.ones(2).random_((1 << 24) - 1, None),
+    "norm_except_dim of integers": lambda m: m.norm_except_dim(m.ones(5).int(), 1),
     "matrix_power into": lambda m: m.linalg.matrix_power(m.eye(2), 3, out=m.empty(0, dtype=m.float64)),
 }  # fmt: skip
 
@@ -287,6 +324,13 @@ def test_calls(name: str) -> None:
         assert "received an invalid" in said or said == re.sub(r" \(position \d\)", "", str(found))
     else:
         same(found, want, FLOAT32_ULPS if name in COMPUTED_IN_FLOAT32 else 4)
+
+
+@pytest.mark.parametrize("bounds", [(1 << 40,), (-(1 << 40), 0)])
+def test_random_bounds_that_a_half_cannot_hold(bounds: tuple[int, ...]) -> None:
+    for room in (torch, flambeau):
+        with pytest.raises(RuntimeError, match="is out of bounds for c10::Half"):
+            room.ones(2).half().random_(*bounds)
 
 
 @pytest.mark.parametrize("make", ["empty(1 << 63)", "zeros(2, 1 << 70)", "full((1 << 64,), 1)"])

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.host.array_grants import Grant, ask_before_arrays
-
 
 class Quiet:
     """A set of contexts with NumPy's warnings disabled. `run(body, *args)` calls the body in an unused one.
@@ -22,14 +20,14 @@ class Quiet:
     Frequent callers inline `run`: they call `take()`, and append the context to `idle` afterwards.
 
     Args:
-        grant: Called before a large array is allocated, see `ask_before_arrays`; None if none is asked for.
+        prepare: Called in each new context.
     """
 
-    __slots__ = ("_grant", "idle")
+    __slots__ = ("_prepare", "idle")
 
-    def __init__(self, grant: Grant | None = None) -> None:
+    def __init__(self, prepare: Callable[[], None] = lambda: None) -> None:
         self.idle: list[Context] = []
-        self._grant = grant
+        self._prepare = prepare
 
     def take(self) -> Context:
         """Return a context that is not entered."""
@@ -37,7 +35,8 @@ class Quiet:
             return self.idle.pop()
         except IndexError:
             context = Context()
-            context.run(_prepare, self._grant)
+            context.run(_silence)
+            context.run(self._prepare)
             return context
 
     def run(self, body: Callable[..., None], *args: Any) -> None:
@@ -48,7 +47,5 @@ class Quiet:
             self.idle.append(context)
 
 
-def _prepare(grant: Grant | None) -> None:
+def _silence() -> None:
     np.seterr(all="ignore")
-    if grant is not None:
-        ask_before_arrays(grant)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from flambeau.core.host.array_grants import ask_before_arrays
 from flambeau.core.host.errstate import Quiet
 from flambeau.core.memory import bytes_at
 from flambeau.driver.api import HostMemory
@@ -27,7 +29,9 @@ class Contents:
         self._poison = poison
         self._quiet = Quiet()
         budget = machine.budget
-        self._asking = self._quiet if budget is None else Quiet(budget.grant_array)
+        self._asking = (
+            self._quiet if budget is None else Quiet(partial(ask_before_arrays, budget.grant_array))
+        )
 
     def launch(self, exe: VirtualExecutable, ptrs: Sequence[int], scalars: Sequence[Any]) -> None:
         if self._poison:

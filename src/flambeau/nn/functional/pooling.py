@@ -8,6 +8,8 @@ from functools import lru_cache
 from inspect import signature
 from typing import Any
 
+import numpy as np
+
 from flambeau.core.errors import argument_type
 from flambeau.nn.functional.activation import require_tensor
 from flambeau.ops.nn import pooling as ops
@@ -146,16 +148,18 @@ def _unpool(ndim: int, name: str) -> Callable[..., Tensor]:
         input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
         output_size: Any = None,
     ) -> Tensor:  # fmt: skip
-        kernel = _ints(_counts(kernel_size), ndim, name, "kernel_size")
-        steps = kernel if stride is None else _ints(_counts(_leading(stride, ndim)), ndim, name, "stride")
-        pads = _ints(_counts(_leading(padding, ndim)), ndim, name, "padding")
+        kernel = _numbers(kernel_size, ndim, name, "kernel_size")
+        steps = kernel if stride is None else _numbers(_leading(stride, ndim), ndim, name, "stride")
+        pads = _numbers(_leading(padding, ndim), ndim, name, "padding")
         for argument, each in (("kernel_size", kernel_size), ("stride", stride), ("padding", padding)):
             if ndim > 1 and isinstance(each, tuple | list) and len(each) == 1:
                 raise RuntimeError(
                     f"{name}: {argument} must be an int or a tuple of {ndim} ints, but got {each}"
                 )
-        if ndim == 3 and min(steps) <= 0:
-            raise RuntimeError(f"strides should be greater than zero, but got stride: {list(steps)}")
+        if ndim == 3:  # whose kernel checks them
+            steps, pads = ints_of(steps, name, "stride", 4), ints_of(pads, name, "padding", 5)
+            if min(steps) <= 0:
+                raise RuntimeError(f"strides should be greater than zero, but got stride: {list(steps)}")
         if input.dim() < ndim:
             raise ValueError(f"Input dimension should be at least {ndim + 1}, got {input.dim()}")
         natural = [
@@ -172,11 +176,14 @@ def _unpool(ndim: int, name: str) -> Callable[..., Tensor]:
     return _set_name(max_unpool, name, f"Maxima put back where `max_pool{ndim}d` found them; 0 elsewhere.")
 
 
-def _counts(values: Any) -> Any:
-    """Return a bool, or bools among several values, as ints: PyTorch computes with them in Python."""
-    if isinstance(values, tuple | list):
-        return tuple([int(each) if isinstance(each, bool) else each for each in values])
-    return int(values) if isinstance(values, bool) else values
+def _numbers(values: Any, ndim: int, name: str, argument: str) -> tuple[Any, ...]:
+    """Return a number for each dimension. Bools and floats fit, because PyTorch computes with them in Python."""
+    each = tuple(values) if isinstance(values, tuple | list) else (values,)
+    if len(each) in (1, ndim) and all(
+        isinstance(one, float | np.floating | int | np.integer) for one in each
+    ):
+        return each * (ndim if len(each) == 1 else 1)
+    return _ints(values, ndim, name, argument)
 
 
 def _leading(values: Any, ndim: int) -> Any:
@@ -184,7 +191,7 @@ def _leading(values: Any, ndim: int) -> Any:
     return values[:ndim] if ndim == 1 and isinstance(values, (tuple, list)) else values
 
 
-def _check_unpooled(size: Sequence[int], natural: Sequence[int], steps: Ints, ndim: int) -> None:
+def _check_unpooled(size: Sequence[int], natural: Sequence[Any], steps: Sequence[Any], ndim: int) -> None:
     if len(size) != ndim:
         raise ValueError(f"output_size should be a sequence containing {ndim} or {ndim + 2} elements")
     for d, (n, middle, s) in enumerate(zip(size, natural, steps, strict=True)):

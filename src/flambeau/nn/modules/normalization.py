@@ -73,7 +73,7 @@ class _Affine(Module):
 
 def _shape_of(normalized_shape: Any) -> tuple[int, ...]:
     one = isinstance(normalized_shape, numbers.Integral)
-    return (int(normalized_shape),) if one else tuple(normalized_shape)
+    return (normalized_shape,) if one else tuple(normalized_shape)
 
 
 class LayerNorm(_Affine):

@@ -165,16 +165,37 @@ def _check_channels(x: Meta, weight: Meta, bias: Sequence[Operand], how: Geometr
 
 def _check_size(x: Meta, weight: Meta, how: Geometry, size: Ints) -> None:
     if how.transposed:
-        if any(n < 0 for n in size):
-            raise RuntimeError(f"Given input size per channel: {list(x.shape[2:])}. Output size is too small")
-        return
-    whole = [n + 2 * p for n, p in zip(x.shape[2:], how.padding, strict=True)]
-    reach = how.reach(weight.shape[2:])
-    if any(n < r for n, r in zip(whole, reach, strict=True)):
+        _check_transposed_size(x, size)
+    else:
+        whole = [n + 2 * p for n, p in zip(x.shape[2:], how.padding, strict=True)]
+        reach = how.reach(weight.shape[2:])
+        if any(n < r for n, r in zip(whole, reach, strict=True)):
+            raise RuntimeError(
+                f"Calculated padded input size per channel: {_sizes(whole)}. Kernel size: {_sizes(reach)}. Kernel size "
+                "can't be greater than actual input size"
+            )
+    if 0 in x.shape[2:] and all(x.shape[:2]):
         raise RuntimeError(
-            f"Calculated padded input size per channel: ({' x '.join(map(str, whole))}). Kernel size: "
-            f"({' x '.join(map(str, reach))}). Kernel size can't be greater than actual input size"
+            "Only zero batch or zero channel inputs are supported, but got input shape: "
+            f"{[*x.shape[:2], *_planes(x.shape[2:])]}"
         )
+
+
+def _check_transposed_size(x: Meta, size: Ints) -> None:
+    if any(n < 0 for n in size) or (x.shape[0] and 0 in size):
+        raise RuntimeError(
+            f"Given input size per channel: {_sizes(_planes(x.shape[2:]))}. Calculated output size per channel: "
+            f"{_sizes(_planes(size))}. Output size is too small"
+        )
+
+
+def _planes(sizes: Ints) -> Ints:
+    """Return the sizes of a signal as those of an image of one row, as which PyTorch convolves it."""
+    return (1, *sizes) if len(sizes) == 1 else sizes
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    return f"({' x '.join(map(str, sizes))})"
 
 
 # -- the reference implementation -----------------------------------------------------------------------

@@ -391,6 +391,12 @@ def _base_back(grad: Any, a: Any, b: Any) -> Any:
     return slope.masked_fill(b == 0, 0)
 
 
+def _wide_base_back(grad: Any, a: Any, b: Any) -> Any:
+    """Return the gradient with respect to the base of `float_power`, which converts it first."""
+    is_number = isinstance(a, bool | int | float | complex)
+    return _base_back(grad, a if is_number else a.to(dtype=grad.dtype), b)
+
+
 def _exponent_back(grad: Any, a: Any, b: Any, out: Any) -> Any:
     """Return the gradient with respect to the exponent. log(a) is infinite at 0, where positive exponents have no
     effect.
@@ -436,7 +442,7 @@ float_power = pointwise(
     flops=10,
     low=0,
     cuda="power_(a, b)",
-    derivative=Derivative(_base_back, _exponent_back),
+    derivative=Derivative(_wide_base_back, _exponent_back),
     forms=BY_HAND,
 )
 

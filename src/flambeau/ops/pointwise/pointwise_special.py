@@ -271,10 +271,9 @@ def _gamma_density(a: Any, b: Any) -> Any:
     return ((a - 1) * b.log() - b - a.lgamma()).exp()
 
 
-def _xlog1py_back(grad: Any, a: Any, b: Any) -> Any:
-    """Return the gradient with respect to b; 0 where a is 0 and the logarithm is infinite."""
-    logs = np.log1p(b) if isinstance(b, bool | int | float) else b.log1p()
-    return (grad * logs).masked_fill((a == 0) & (b <= -1), 0)
+def _xlog1py_back(grad: Any, a: Any, b: Any, call: Any) -> Any:
+    """Return the gradient with respect to a; 0 where a is 0 and the logarithm is infinite."""
+    return call(xlog1py, (grad, b)).masked_fill((a == 0) & (b <= -1), 0)
 
 
 igamma = _binary(
@@ -308,7 +307,7 @@ zeta: Pointwise = _binary(
     high=4,
     derivative=Derivative(_no_order, lambda grad, a, b, call: grad * -a * call(zeta, (a + 1, b))),
 )
-xlog1py = _binary(
+xlog1py: Pointwise = _binary(
     "special_xlog1py",
     _xlog1py,
     "Return input * log1p(other); 0 where input is 0.",
@@ -316,7 +315,7 @@ xlog1py = _binary(
     dtypes=FLOATS,
     low=0.1,
     derivative=Derivative(
-        lambda grad, a, b: _xlog1py_back(grad, a, b),
+        _xlog1py_back,
         lambda grad, a, b: grad * a / (b + 1),
     ),
 )

@@ -67,8 +67,8 @@ def accepting(define: Any, name: str, *, method: bool = False) -> Any:
                     finally:
                         del refusal  # a reference would keep this frame's arguments alive
                 return again()
-            if type in kinds:
-                args, given = built[0].replace_types(args, given)
+            if kinds not in fitting:
+                args, given = built[0].convert(args, given)
         try:
             return define(*args, **given)
         except RaceError:

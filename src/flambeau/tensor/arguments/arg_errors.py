@@ -104,8 +104,20 @@ def _is_dtype(value: Any) -> bool:
     return isinstance(value, dtype) or (isinstance(value, type) and value in PYTHON_TYPES)
 
 
-def _dtype_of(value: Any) -> Any:
-    return PYTHON_TYPES.get(value, value) if isinstance(value, type) else value
+def _convert_value(value: Any, kinds: Container[Kind]) -> Any:
+    """Return the dtype of a Python type, and the number of a NumPy scalar or of a tensor that is a dimension.
+
+    Functions read other values themselves: those of parameters without a type, and indices.
+    """
+    if _ANY in kinds or KINDS["index"] in kinds:
+        return value
+    if isinstance(value, type) and KINDS["dtype"] in kinds:
+        return PYTHON_TYPES.get(value, value)
+    if isinstance(value, Tensor) and KINDS["IntOrTuple"] in kinds:
+        return int_or_none(value)
+    if isinstance(value, np.bool_):
+        return float(value)  # as PyTorch reads it
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _is_called(name: str) -> Callable[[Any], bool]:
@@ -440,14 +452,23 @@ class Parser:
         named = {self.other_names[0].get(name, name): value for name, value in given.items()}
         return TypeError(f"{self.name}() {self._refusal(args, named)}".replace("() argument", "(): argument"))
 
-    def replace_types(
-        self, args: tuple[Any, ...], given: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a call with Python types replaced by the dtypes that they denote."""
-        if not any(KINDS["dtype"] in each.kinds for one in self.signatures for each in one.parameters):
-            return args, given
-        named = {name: _dtype_of(value) for name, value in given.items()}
-        return tuple(map(_dtype_of, args)), named
+    def convert(self, args: tuple[Any, ...], given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a call that fits, as the dtypes and Python's numbers for which they stand."""
+        placed = args[self.method :]
+        for each, other_names in zip(self.signatures, self.other_names, strict=True):
+            named = {other_names.get(name, name): value for name, value in given.items()}
+            if each.refusal(placed, named) is None:
+                kinds = {parameter.name: parameter.kinds for parameter in each.parameters}
+                pairs = zip(each.parameters, placed, strict=False)
+                first = [_convert_value(value, parameter.kinds) for parameter, value in pairs]
+                if each.spreads:  # several numbers may stand for one tuple
+                    first = []
+                values = (*args[: self.method], *first, *placed[len(first) :])
+                return values, {
+                    name: _convert_value(value, kinds.get(other_names.get(name, name), ()))
+                    for name, value in given.items()
+                }
+        return args, given
 
     def _refusal(self, args: tuple[Any, ...], given: dict[str, Any]) -> str:
         count = len(args) + len(given)

@@ -250,6 +250,10 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """Return `data` as a tensor: itself, or a tensor over the same NumPy memory, unless dtype or device require a
     copy.
     """
+    if isinstance(data, bytes):
+        raise TypeError("new(): invalid data type 'bytes'")
+    if isinstance(data, bytearray | memoryview):  # a sequence of numbers, and for `asarray` a buffer
+        return new(data, None if dtype is None else kind_of(dtype, "as_tensor"), place_data(device))
     return asarray(data, dtype=dtype, device=device)
 
 

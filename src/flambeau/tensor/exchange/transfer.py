@@ -64,6 +64,8 @@ from flambeau.tensor.storage import PinnedStorage
 from flambeau.tensor.storage_resize import resize_storage
 from flambeau.tensor.tensor import Tensor, make
 
+_NUMBERS: Any = (bool, int, float, complex, np.number, np.bool_)
+
 # -- copy_ ------------------------------------------------------------------------------------------------
 
 
@@ -79,7 +81,7 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Ten
         non_blocking = old.pop("non_blocking", non_blocking)
     if non_blocking.__class__ is not bool:
         raise TypeError(argument_type("copy_", "non_blocking", 2, "bool", non_blocking))
-    if isinstance(src, (bool, int, float, complex)):
+    if isinstance(src, _NUMBERS):
         return fill_(self, src)
     if not isinstance(src, Tensor):
         raise TypeError(argument_type("copy_", "other", 1, "Tensor", src))
@@ -701,7 +703,7 @@ def fill_(self: Tensor, value: Any) -> Tensor:
             return _fill_shown(self, "fill_.Tensor", value, ops.copy)
         copy_(self, value.clone() if value.memory is self.memory else value)
         return self
-    if isinstance(value, (str, bytes)):
+    if not isinstance(value, _NUMBERS):
         raise TypeError(argument_type("fill_", "value", 1, "Number", value))
     number = ops.checked_scalar(value, self.meta.dtype)
     if self.meta.sparse:

@@ -637,7 +637,7 @@ def put_(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
     return _in_place(scattering.put, self, (index, source), (bool(accumulate),))
 
 
-def _scatter_args(self: Tensor, src: Any, value: Any, reduce: str | None) -> tuple[Any, str]:
+def _scatter_args(self: Tensor, index: Tensor, src: Any, value: Any, reduce: str | None) -> tuple[Any, str]:
     if reduce not in (None, "add", "multiply"):
         raise RuntimeError("reduce argument must be either add or multiply.")
     source = src if src is not None else value
@@ -655,7 +655,8 @@ def _scatter_args(self: Tensor, src: Any, value: Any, reduce: str | None) -> tup
         raise TypeError(
             f"scatter(): argument 'src' (position 3) must be Tensor or Number, not {type(source).__name__}"
         )
-    return checked_scalar(source, self.meta.dtype), reduce or ""
+    number = checked_scalar(source, self.meta.dtype) if index.meta.numel else 0  # which nothing converts
+    return number, reduce or ""
 
 
 @both
@@ -670,7 +671,7 @@ def scatter(
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Write `src`, or one value, to the elements that `index` selects along `dim`; the last of repeats wins."""
-    source, how = _scatter_args(input, src, value, reduce)
+    source, how = _scatter_args(input, index, src, value, reduce)
     op = scattering.scatter_reducing if how else scattering.scatter
     return _into(op, out, (input, _grid_index(index), source), (dim, how, True, "scatter"))
 
@@ -685,7 +686,7 @@ Tensor.scatter_(dim: int, index: Tensor, value: Number, *, reduce: str)
 def scatter_(
     self: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None
 ) -> Tensor:
-    source, how = _scatter_args(self, src, value, reduce)
+    source, how = _scatter_args(self, index, src, value, reduce)
     op = scattering.scatter_reducing if how else scattering.scatter
     return _in_place(op, self, (_grid_index(index), source), (dim, how, True, "scatter"))
 

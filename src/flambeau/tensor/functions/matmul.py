@@ -412,12 +412,13 @@ def _in_place(define: Any, first: str, second: str, bind: Callable[[Any], Any] =
     """Bind `Tensor.<name>_`, whose two operands PyTorch calls `first` and `second`."""
 
     def inner(self: Tensor, a: Tensor, b: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
+        if define is addr and self.meta.ndim != 2:
+            raise RuntimeError(f"2D tensor expected, got {self.meta.ndim}D tensor for input")
         result = define(self, a, b, beta=beta, alpha=alpha)
         if result.meta.shape != self.meta.shape:
             raise RuntimeError(
-                f"The expanded size of the tensor must match: {define.__name__}_ gives "
-                f"{list(result.meta.shape)}, "
-                f"the tensor has {list(self.meta.shape)}"
+                f"Bad in-place call: input tensor size {list(self.meta.shape)} and output tensor size "
+                f"{list(result.meta.shape)} should match"
             )
         return self.copy_(result)
 

@@ -230,12 +230,12 @@ def _limit(values: Tensor, A: Tensor, atol: Any, rtol: Any) -> Tensor:
             eps = float(finfo(values.dtype).eps) * max(A.meta.shape[-2:])
             rtol = functions["where"](functions["gt"](atol, 0), 0.0, eps)
     top = values.amax(-1, keepdim=True)
-    relative = top * (rtol.unsqueeze(-1) if isinstance(rtol, Tensor) else rtol)
+    relative = top * (rtol.unsqueeze(-1) if isinstance(rtol, Tensor) else float(rtol))
     found: Tensor
     if isinstance(atol, Tensor):
         found = functions["maximum"](relative, atol.to(values.dtype).unsqueeze(-1))
     else:
-        found = relative.clamp(min=0.0 if atol is None else atol)
+        found = relative.clamp(min=0.0 if atol is None else float(atol))
     return found
 
 
@@ -342,7 +342,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = _MO
 
 def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: str | None) -> Tensor:
     _check_rows(x1, x2)
-    if p < 0:
+    if not p >= 0:
         raise RuntimeError("cdist only supports non-negative p values")
     mode = _MODES.index(compute_mode or _MODES[0])
     many = max(x1.meta.shape[-2], x2.meta.shape[-2]) > _MANY

@@ -228,7 +228,8 @@ def random_(self: Tensor, *bounds: int, generator: Generator | None = None, **na
     low, high, wide = ops.random_range(self.dtype)
     if bounds or named:
         given = (0, *bounds) if len(bounds) == 1 and not named else bounds
-        low, high = map(int, _bounds("random_", given, named, (low, high)))
+        bounds = _bounds("random_", given, named, (low, high))
+        low, high = int(bounds[0]), high if bounds[1] is None else int(bounds[1])
         _check_range(low, high, self.dtype)
         wide = ops.is_wide_range(low, high)
     return _fill(ops.integers, self, generator, low, (high - low) % (1 << 64), wide, wide=wide)
@@ -237,16 +238,17 @@ def random_(self: Tensor, *bounds: int, generator: Generator | None = None, **na
 def _check_range(low: int, high: int, dtype: dtype) -> None:
     if low >= high:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
-    if dtype.category in (BOOL, INTEGRAL):
-        smallest, largest = (0, 1) if dtype.category == BOOL else _limits(dtype)
-        for name, bound in (("from", low), ("to - 1", high - 1)):
-            if not smallest <= bound <= largest:
-                raise RuntimeError(f"{name} is out of bounds for {dtype.torch_name.lower()}: {bound}")
+    smallest, largest = _limits(dtype)
+    for name, bound in (("from", low), ("to - 1", high - 1)):
+        if not smallest <= bound <= largest:
+            raise RuntimeError(f"{name} is out of bounds for {c_name(dtype)}: {bound}")
 
 
-def _limits(dtype: dtype) -> tuple[int, int]:
-    info = np.iinfo(dtype.numpy)
-    return int(info.min), int(info.max)
+def _limits(dtype: dtype) -> tuple[float, float]:
+    if dtype.category == BOOL:
+        return 0, 1
+    info = np.iinfo(dtype.numpy) if dtype.category == INTEGRAL else finfo(dtype)
+    return info.min, info.max
 
 
 @method
@@ -519,7 +521,7 @@ def bernoulli(
     """Return 1 with the probability in `input` (or `p`), else 0, with the shape and dtype of `input`."""
     if p is not None:
         made = creation.empty_like(input) if out is None else out
-        return bernoulli_(made, p, generator=generator)
+        return bernoulli_(made, float(p), generator=generator)
     if not input.dtype.is_floating_point:
         kind = "bernoulli of probabilities" if input.dtype in REALS else "bernoulli_ of a tensor"
         raise ops.refusal(kind, input.meta)

@@ -677,7 +677,7 @@ def _diff(input: Tensor, n: int, dim: int, prepend: Tensor | None, append: Tenso
         raise RuntimeError("diff expects input to be at least one-dimensional")
     if n < 0:
         raise RuntimeError(f"order must be non-negative but got {n}")
-    if n == 0:
+    if n == 0 and prepend is None and append is None:
         return input.clone()
     dim = wrap_dim(dim, input.ndim)
     parts = [part for part in (prepend, input, append) if part is not None]

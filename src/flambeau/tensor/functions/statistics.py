@@ -9,6 +9,7 @@ from typing import Any
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, float32, float64, uint8
 from flambeau.core.layout import wrap_dim
+from flambeau.core.typeinfo import finfo
 from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA
 from flambeau.tape.mode import mode
 from flambeau.tensor import autocast
@@ -380,6 +381,7 @@ def _renorm(input: Any, p: Any, dim: int, maxnorm: Any) -> Any:
     d = wrap_dim(dim, input.ndim)
     wide = input.float() if input.dtype.is_floating_point and input.dtype.itemsize < 4 else input
     norms = vector_norm(wide, p, tuple([i for i in range(input.ndim) if i != d]), True)
+    maxnorm = min(maxnorm, finfo(norms.dtype).max)  # larger ones overflow in the branch that is not used
     factor = functions["where"](norms > maxnorm, maxnorm / (norms + 1e-7), 1.0)
     return input * factor.to(input.dtype.to_real())
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.core.errors import NotSupportedError
+from flambeau.core.errors import NotSupportedError, argument_type
 from flambeau.core.sparse_meta import LAYOUT_NAMES, SparseMeta
 from flambeau.tape.mode import recording
+from flambeau.tensor.arguments.integers import is_int
 from flambeau.tensor.arguments.options import checked_shape, integer, kind_of
 from flambeau.tensor.arguments.public import functions as torch
 from flambeau.tensor.sparse import primitives, products
@@ -166,6 +167,8 @@ def to_sparse(
     name = "sparse_coo" if layout is None else layout_name(layout)
     if blocksize is not None or name in BLOCKED:
         raise refuse_blocks(f"to_sparse(layout={layout}, blocksize={blocksize})")
+    if isinstance(sparse_dim, Tensor) and not is_int(sparse_dim):
+        raise TypeError(argument_type("to_sparse", "sparse_dim", 1, "int", sparse_dim))
     if sparse_dim is not None:
         sparse_dim = integer(sparse_dim, "to_sparse", "sparse_dim", 1)
     count = sparse_dim if dense_dim is None else self.meta.ndim - dense_dim
