@@ -235,7 +235,11 @@ def test_segments_alone_are_read_from_json_and_blocks_as_pytorch_2_0_has_them(tm
         "state": "active_allocated",
         "history": [{"addr": 0, "real_size": 1000, "frames": frames}],
     }
-    segment = SEGMENT | {"total_size": 2048, "blocks": [used, {"size": 1024, "state": "inactive"}]}
+    segment = SEGMENT | {
+        "total_size": 2048,
+        "blocks": [used, {"size": 1024, "state": "inactive"}],
+        "segment_pool_id": None,
+    }
     path = tmp_path / "segments.json"
     path.write_text(json.dumps([segment]))
     found = memory_page.picture(snapshot_file.load(path))

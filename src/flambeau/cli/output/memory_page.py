@@ -371,7 +371,7 @@ def _segment(segment: dict[str, Any], stacks: _Stacks) -> dict[str, Any]:
         "used": segment["allocated_size"],
         "stream": segment["stream"],
         "kind": segment["segment_type"],
-        "pool": list(segment.get("segment_pool_id", (0, 0))),
+        "pool": list(segment.get("segment_pool_id") or (0, 0)),
         "blocks": _pieces(segment, stacks),
     }
 
