@@ -14,8 +14,18 @@ sys.path[:0] = [str(Path(__file__).parents[2] / "src")]
 from harness import Findings, Fuzzer, fuzz  # noqa: E402 (the path comes first)
 
 CALLS = ("scalars", "dimensions")
-READERS = ("checkpoints", "unpickling", "snapshots", "replays", "tokens", "profiles", "messages", *CALLS)
-SEARCHES = ("store", "map_locations", "ranks")  # what has no single inputs
+READERS = (
+    "checkpoints",
+    "generated",
+    "unpickling",
+    "snapshots",
+    "replays",
+    "tokens",
+    "profiles",
+    "messages",
+    *CALLS,
+)
+SEARCHES = ("store", "map_locations", "kills", "ranks")  # what has no single inputs
 NAMES = (*READERS, *SEARCHES)
 
 

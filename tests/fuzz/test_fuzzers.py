@@ -24,6 +24,7 @@ EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
 SEED = int(os.environ.get("FLAMBEAU_FUZZ_SEED", "20261122"))
 COUNTS = {
     "checkpoints": 400,
+    "generated": 400,
     "unpickling": 300,
     "snapshots": 60,
     "replays": 150,
@@ -58,6 +59,12 @@ def test_store_follows_its_model_among_hostile_clients() -> None:
     print(found.summary)
     assert not found.failures, found.report()
     assert found.counts["accepted"] > 100, found.summary
+
+
+def test_files_of_killed_writers_are_whole() -> None:
+    found = fuzz_module.search_named("kills")(SEED, 0, 12_000 if EXHAUSTIVE else 36)
+    print(found.summary)
+    assert not found.failures, found.report()
 
 
 def test_map_location_is_as_in_pytorch() -> None:
