@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import io
 import pickle
 import random
 import warnings
 import weakref
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -288,3 +290,20 @@ def test_activities_of_other_devices_record_nothing(m: Any) -> None:
 def test_absent_modules_have_advice(path: str, advice: str | None) -> None:
     found = advice_for_module(path)
     assert found is None if advice is None else advice in str(found)
+
+
+def test_private_arguments_of_pytorch_are_accepted() -> None:
+    def run(m: Any) -> Any:
+        reduce = m.distributed.ReduceOp
+        files = [io.BytesIO(), io.BytesIO()]
+        for disabled, file in enumerate(files):
+            m.save(m.ones(2), file, _disable_byteorder_record=bool(disabled))
+        has = [
+            "byteorder" in {name.rpartition("/")[2] for name in zipfile.ZipFile(file).namelist()}
+            for file in files
+        ]
+        complex_too = [m.distributed.supports_complex(reduceOp=op) for op in (reduce.SUM, reduce.MAX)]
+        return has, complex_too, m.load(io.BytesIO(files[1].getvalue())).tolist()
+
+    ours, theirs = pair(run)
+    assert ours == theirs == ([True, True], [True, False], [1.0, 1.0])

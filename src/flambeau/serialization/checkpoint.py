@@ -41,6 +41,7 @@ def save(
     pickle_module: ModuleType = pickle,
     pickle_protocol: int = DEFAULT_PROTOCOL,
     _use_new_zipfile_serialization: bool = True,
+    _disable_byteorder_record: bool = False,
 ) -> None:
     """Write an object to a checkpoint file that PyTorch and Flambeau read.
 
@@ -65,7 +66,9 @@ def save(
         archive.write("data.pkl", data)
         archive.write(".format_version", b"1")
         archive.write(".storage_alignment", str(ALIGNMENT).encode())
-        archive.write("byteorder", sys.byteorder.encode())
+        archive.write(
+            "byteorder", sys.byteorder.encode()
+        )  # PyTorch's writer adds it if the flag disables it, too
         for key, storage in storages.found.items():
             here = on_host(row_of(storage))  # named: a window does not keep its memory
             archive.write(f"data/{key}", host_array(here))

@@ -91,9 +91,9 @@ def _check_premul_sum(tensors: Sequence[Any]) -> None:
         raise RuntimeError("PreMulSum Data type must be half, float, bfloat16 or double")
 
 
-def supports_complex(op: Any) -> bool:
+def supports_complex(reduceOp: Any) -> bool:  # noqa: N803 (PyTorch's name)
     """Return True if an operation is defined for complex numbers."""
-    return type_of(op) not in _NO_COMPLEX
+    return type_of(reduceOp) not in _NO_COMPLEX
 
 
 def process_group(group: Any, name: str) -> None:
