@@ -53,10 +53,19 @@ WHY = {
     "Storage": "typed storages; use `Tensor.untyped_storage()`",
     "utils.bottleneck": "PyTorch has removed it, too",
     "utils.mobile_optimizer": "optimizes TorchScript for phones",
-    "utils.tensorboard": "yes, if the package tensorboard is installed",
+    "utils.tensorboard": "it needs the package tensorboard",
     "Tensor.refine_names": "a prototype in PyTorch",
 }
-"""What an absent one would be for."""
+"""Why a name is absent."""
+
+RAISING = {
+    "jit": "as with `PYTORCH_JIT=0`: functions run as Python; saving and loading raise",
+    "onnx": "names only: exporting raises",
+    "quantization": "names only: quantizing raises",
+    "distributed.rpc": "names only: calls raise",
+    "utils.cpp_extension": "names only: building raises",
+}
+"""What a module cannot do whose names exist."""
 
 NOTES = (
     ("Automatic mixed precision examples", "training.md"),
@@ -64,8 +73,8 @@ NOTES = (
     ("Broadcasting semantics", "operators.md"),
     ("CPU threading and TorchScript inference", None),
     ("CUDA semantics", "virtual-gpu.md"),
-    ("Distributed Data Parallel", None),
-    ("Extending PyTorch", "autograd.md"),
+    ("Distributed Data Parallel", "data-parallel.md"),
+    ("Extending PyTorch", "subclasses.md"),
     ("Frequently Asked Questions", "memory.md"),
     ("Features for large-scale deployments", None),
     ("Multiprocessing best practices", "multiprocessing.md"),
@@ -94,7 +103,7 @@ def _row(module: str, names: Sequence[str]) -> str:
     if find_object(module) is None:
         return f"| {called} | no: {WHY[module]} | |"
     lacking = absent(names, module)
-    return f"| {called} | yes | {', '.join(f'`{name}`' for name in lacking)} |"
+    return f"| {called} | {RAISING.get(module, 'yes')} | {', '.join(f'`{name}`' for name in lacking)} |"
 
 
 def notes(names: Sequence[str]) -> str:
