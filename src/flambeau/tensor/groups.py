@@ -13,7 +13,7 @@ def group_by_device_and_dtype(
 
     Args:
         tensorlistlist: Lists of one length, or empty lists; None stands for an absent tensor in other lists.
-        with_indices: Whether the groups contain the positions in the lists.
+        with_indices: True if the groups contain the positions in the lists.
 
     Returns:
         (device, dtype) -> the lists of the group, and positions.

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.names import explain_absent_names
+from flambeau.tensor.groups import group_by_device_and_dtype
 from flambeau.tensor.tensor import Tensor
 
 explain_absent_names(globals(), "torch.utils._foreach_utils")
+_group_tensors_by_device_and_dtype = group_by_device_and_dtype
 
 
 def _get_foreach_kernels_supported_devices() -> list[str]:
