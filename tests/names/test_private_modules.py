@@ -274,3 +274,21 @@ def test_parts_of_normal_distributions_equal_pytorchs() -> None:
         results.append([part.numpy() for part in parts])
     for ours, theirs in zip(*results, strict=True):
         numpy.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+def test_private_initializations_equal_pytorchs() -> None:
+    drawn = []
+    for init, m in zip(each("nn.init"), (flambeau, torch), strict=True):
+        m.manual_seed(7)
+        x = m.empty(3, 5, requires_grad=True)
+        assert init._no_grad_uniform_(x, -2, 3) is x and x.is_leaf
+        values = [x.tolist()]
+        for name, arguments in (
+            ("_no_grad_normal_", (1, 2)),
+            ("_no_grad_trunc_normal_", (0, 1, -1, 1)),
+            ("_no_grad_fill_", (4.5,)),
+            ("_no_grad_zero_", ()),
+        ):
+            values.append(getattr(init, name)(x, *arguments).tolist())
+        drawn.append(values)
+    assert drawn[0] == drawn[1]

@@ -119,6 +119,8 @@ def test_pytree_has_the_functions_of_its_kinds():
     for m in (ours, theirs):
         assert m._dict_unflatten(*m._dict_flatten({"b": 1, "a": 2})) == {"b": 1, "a": 2}
         assert m._list_unflatten(*m._list_flatten([1, 2])) == [1, 2]
+        point = m.namedtuple("Point", "x y")(3, 4)
+        assert m._namedtuple_unflatten(*m._namedtuple_flatten(point)) == point
     assert repr(ours._dict_flatten_with_keys({"b": 1})) == repr(theirs._dict_flatten_with_keys({"b": 1}))
     assert repr(ours._list_flatten_with_keys([5])) == repr(theirs._list_flatten_with_keys([5]))
     assert [ours._get_node_type(x) for x in ({}, 3, [])] == [theirs._get_node_type(x) for x in ({}, 3, [])]

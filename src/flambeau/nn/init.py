@@ -314,6 +314,10 @@ def _old(fill: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return with_warning
 
 
+# Packages import these helpers of PyTorch's.
+_no_grad_uniform_, _no_grad_normal_, _no_grad_trunc_normal_ = uniform_, normal_, trunc_normal_
+_no_grad_fill_, _no_grad_zero_ = constant_, zeros_
+
 uniform, normal, constant, eye, dirac = map(_old, (uniform_, normal_, constant_, eye_, dirac_))
 xavier_uniform, xavier_normal = map(_old, (xavier_uniform_, xavier_normal_))
 kaiming_uniform, kaiming_normal = map(_old, (kaiming_uniform_, kaiming_normal_))

@@ -154,14 +154,24 @@ def _dict_unflatten(values: Iterable[Any], context: Context) -> dict[Any, Any]:
     return dict(zip(context, values, strict=True))
 
 
+def _namedtuple_flatten(d: tuple[Any, ...]) -> tuple[list[Any], Context]:
+    """Return the fields' values, and the class."""
+    return list(d), type(d)
+
+
+def _namedtuple_unflatten(values: Iterable[Any], context: Context) -> Any:
+    """Return the named tuple of what `_namedtuple_flatten` returned."""
+    return context(*values)
+
+
 SUPPORTED_NODES: dict[Any, NodeDef] = {
     tuple: NodeDef(tuple, lambda t: (list(t), None), lambda values, _: tuple(values), _sequence_keys),
     list: NodeDef(list, lambda x: (x, None), lambda values, _: list(values), _sequence_keys),
     dict: _of_mapping(dict),
     namedtuple: NodeDef(
         namedtuple,
-        lambda t: (list(t), type(t)),
-        lambda values, kind: kind(*values),
+        _namedtuple_flatten,
+        _namedtuple_unflatten,
         lambda t: [GetAttrKey(name) for name in t._fields],
     ),
     OrderedDict: _of_mapping(OrderedDict),
