@@ -48,7 +48,6 @@ def _take_tensors(tensors: Sequence[Tensor], size_limit: int) -> Iterator[list[T
 
 
 def _element_size(dtype: _dtype) -> int:
-    """Return the bytes of one element."""
     return dtype.itemsize
 
 

@@ -20,7 +20,6 @@ class ExponentialFamily(Distribution):
 
     @property
     def _natural_params(self) -> tuple[Tensor, ...]:
-        """Return the natural parameters."""
         raise NotImplementedError
 
     def _log_normalizer(self, *natural_params: Any) -> Tensor:

@@ -164,6 +164,5 @@ class FromFactor(Distribution):
         return self._expand_matrix(functions["cholesky_inverse"](self._unbroadcasted_scale_tril))
 
     def _expand_matrix(self, matrix: Tensor) -> Tensor:
-        """Return a matrix for each element of the batch."""
         n = self._event_shape[-1]
         return matrix.expand((*self._batch_shape, n, n))

@@ -60,7 +60,6 @@ for _kind in ("ipu", "maia", "mkldnn", "mps", "mtia", "nested", "vulkan", "xla",
 
 
 def _layout(self: Tensor) -> layout:
-    """Return the tensor's layout: strided or sparse."""
     meta = self.meta
     return LAYOUTS[meta.layout] if meta.sparse else strided
 

@@ -1149,13 +1149,11 @@ def _no_collectives(driver: Driver) -> bool:
 
 
 def _communicator(driver: Driver) -> list[int]:
-    """Return a communicator of all devices, by rank."""
     size = driver.device_count()
     return driver.comm_create(driver.comm_id(), size, [(index, index) for index in range(size)])
 
 
 def _on_each(driver: Driver, values: Callable[[int], np.ndarray[Any, Any]]) -> list[int]:
-    """Return an array on each device."""
     return [_upload(driver, values(index), index) for index in range(driver.device_count())]
 
 

@@ -140,7 +140,6 @@ def _list_unflatten(values: Iterable[Any], context: Context) -> list[Any]:
 
 
 def _dict_flatten(d: dict[Any, Any]) -> tuple[list[Any], Context]:
-    """Return the values and the keys."""
     return list(d.values()), list(d)
 
 

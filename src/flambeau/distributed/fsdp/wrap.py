@@ -68,7 +68,6 @@ def size_based_auto_wrap_policy(
 
 
 def _or_policy(module: Module, recurse: bool, nonwrapped_numel: int, policies: Iterable[Policy]) -> bool:
-    """Return True if one of the policies returns True."""
     return any(
         policy(module=module, recurse=recurse, nonwrapped_numel=nonwrapped_numel) for policy in policies
     )

@@ -53,7 +53,6 @@ def call_with(
 
 
 def _named_tensors(module: Module) -> dict[str, Tensor]:
-    """Return all parameters and buffers, each under all of its names."""
     return {
         **dict(module.named_parameters(remove_duplicate=False)),
         **dict(module.named_buffers(remove_duplicate=False)),

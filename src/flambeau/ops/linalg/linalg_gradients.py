@@ -27,7 +27,6 @@ Call = Callable[..., Any]
 
 
 def _with_diagonal(x: Any, diagonal: Any) -> Any:
-    """Return `x` with its diagonal replaced."""
     return x.tril(-1) + x.triu(1) + diagonal.diag_embed()
 
 

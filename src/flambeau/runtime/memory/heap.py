@@ -206,7 +206,6 @@ class Heap:
 
 
 def _min_remainder(pool: Pool, policy: Policy) -> int:
-    """Return the smallest remainder for which a block of a pool is split."""
     if pool.private is not None and pool.private.no_split:
         return sys.maxsize
     return 1 if pool.kind == SMALL or policy.expandable else MIB + 1

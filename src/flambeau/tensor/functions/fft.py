@@ -371,7 +371,6 @@ def _check_tensor(name: str, input: Any, norm: Any) -> None:
 
 
 def _checked_arguments(name: str, input: Any, n: Any, dim: Any, norm: Any) -> tuple[int | None, int]:
-    """Return `n` and `dim`."""
     _check_tensor(name, input, norm)
     of = f"fft_{name}"
     return None if n is None else integer(n, of, "n", 2), integer(dim, of, "dim", 3)

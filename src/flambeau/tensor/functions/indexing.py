@@ -371,7 +371,6 @@ def _select_by_mask(x: Tensor, mask: Tensor, out: Tensor | None = None, indexed:
 
 
 def _common_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
-    """Return the shape that two tensors broadcast to."""
     return broadcast_shapes([a.meta.shape, b.meta.shape])
 
 

@@ -131,7 +131,6 @@ def resize_as(self: Tensor, tensor: Tensor) -> Tensor:
 
 @method
 def _autocast_to_full_precision(self: Tensor, cuda_enabled: bool, cpu_enabled: bool) -> Tensor:
-    """Return a half-precision tensor as float32 if autocast is enabled for its device."""
     enabled = cuda_enabled if self.meta.device.type == "cuda" else cpu_enabled
     return self.to(float32) if enabled and self.meta.dtype in (float16, bfloat16) else self
 
@@ -140,7 +139,6 @@ def _autocast_to_full_precision(self: Tensor, cuda_enabled: bool, cpu_enabled: b
 def _autocast_to_reduced_precision(
     self: Tensor, cuda_enabled: bool, cpu_enabled: bool, cuda_dtype: Any, cpu_dtype: Any
 ) -> Tensor:
-    """Return a float32 tensor in the dtype of autocast if that is enabled for its device."""
     here = self.meta.device.type == "cuda"
     enabled, kind = (cuda_enabled, cuda_dtype) if here else (cpu_enabled, cpu_dtype)
     return self.to(kind) if enabled and self.meta.dtype is float32 else self
