@@ -96,7 +96,7 @@ class Answers:
                 if _noes(asked, i) < _NOES:
                     self._waiting.append(said[:i] + "n")
                 else:
-                    self.found.patience = _NOES
+                    self.found.most_refusals = _NOES
 
     def _fewest(self, run: Run) -> tuple[str, Run]:
         """Answer like the recorded run, or with no, all queries that do not matter for the wrong outcome."""

@@ -22,7 +22,7 @@ class Exploration:
         commands: Number of commands in the recorded graph.
         complete: True if every combination of directions was run.
         answers: Number of combinations of answers of a program that polls; each has its own orders.
-        patience: Greatest number of times that a repeated poll returned False; 0 if there was none.
+        most_refusals: Greatest number of times that a repeated poll returned False; 0 if there was none.
         whole: Reasons why each schedule was a run of the whole program; empty if graphs were enough.
         ended: Reason why the exploration stopped early; empty if it did not.
     """
@@ -33,7 +33,7 @@ class Exploration:
     outcomes: int = 1
     orders: int = 0
     answers: int = 0
-    patience: int = 0
+    most_refusals: int = 0
     pairs: int = 0
     commands: int = 0
     complete: bool = False
@@ -97,7 +97,11 @@ class Exploration:
     def _asked(self) -> str:
         if self.answers < 2:
             return ""
-        again = f" (the same again and again: no at most {self.patience} times)" if self.patience else ""
+        again = (
+            f" (the same again and again: no at most {self.most_refusals} times)"
+            if self.most_refusals
+            else ""
+        )
         return f", whatever its queries about finished work return{again}"
 
 

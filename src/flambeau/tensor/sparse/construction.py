@@ -1,4 +1,7 @@
-"""Sparse tensors from indices and values, the checks of their invariants, and conversions between layouts."""
+"""Sparse tensors from indices and values, the checks of their invariants, and conversions between layouts.
+
+The signatures in tensor/functions/sparse_names.py have the docstrings of public functions.
+"""
 
 from __future__ import annotations
 
@@ -78,23 +81,6 @@ def sparse_coo_tensor(
     pin_memory: bool = False, requires_grad: bool = False, check_invariants: bool | None = None,
     is_coalesced: bool | None = None, layout: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Return a tensor in COO layout of indices (sparse_dim, nnz) and values (nnz, *dense sizes).
-
-    Args:
-        indices: Indices of the values. As the only argument: the size of a tensor without values.
-        values: The values. Values with equal indices are summed.
-        size: The size; default: the smallest that contains all indices.
-        dtype: The dtype; default: that of the values.
-        device: The device; default: that of the values.
-        pin_memory: Not supported.
-        requires_grad: True if the result is a leaf that requires a gradient.
-        check_invariants: Check the indices; default: the setting of `torch.sparse.check_sparse_tensor_invariants`.
-        is_coalesced: The caller's guarantee that the indices are sorted and distinct.
-        layout: None or `torch.sparse_coo`.
-
-    Raises:
-        RuntimeError: If the parts do not match, or an index is negative.
-    """
     if layout is not None and layout is not torch["sparse_coo"]:
         raise TypeError(f"sparse_coo_tensor(): argument 'layout' must be torch.sparse_coo, not {layout}")
     if pin_memory:
@@ -263,10 +249,6 @@ def sparse_csr_tensor(
     crow_indices: Any, col_indices: Any, values: Any, size: Any = None, *, dtype: Any = None, device: Any = None,
     pin_memory: bool = False, requires_grad: bool = False, check_invariants: bool | None = None, layout: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Return a tensor in CSR layout: row i has the values from crow_indices[i] to crow_indices[i + 1].
-
-    Raises RuntimeError if the parts do not fit together.
-    """
     return _build_parts(
         "sparse_csr_tensor", "sparse_csr", crow_indices, col_indices, values, size, dtype, device, pin_memory,
         requires_grad, check_invariants,
@@ -277,7 +259,6 @@ def sparse_csc_tensor(
     ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, *, dtype: Any = None, device: Any = None,
     pin_memory: bool = False, requires_grad: bool = False, check_invariants: bool | None = None, layout: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Return a tensor in CSC layout: column j has the values from ccol_indices[j] to ccol_indices[j + 1]."""
     return _build_parts(
         "sparse_csc_tensor", "sparse_csc", ccol_indices, row_indices, values, size, dtype, device, pin_memory,
         requires_grad, check_invariants,
@@ -289,7 +270,6 @@ def sparse_compressed_tensor(
     layout: Any = None, device: Any = None, pin_memory: bool = False, requires_grad: bool = False,
     check_invariants: bool | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return a tensor in the compressed layout that `layout` names: `torch.sparse_csr` or `torch.sparse_csc`."""
     name = getattr(layout, "name", "")
     if name in BLOCKED:
         raise refuse_blocks(f"sparse_compressed_tensor(layout=torch.{name})")
@@ -302,12 +282,10 @@ def sparse_compressed_tensor(
 
 
 def sparse_bsr_tensor(*args: Any, **given: Any) -> Tensor:
-    """Raise NotSupportedError: Flambeau lacks the sparse layouts BSR and BSC."""
     raise refuse_blocks("sparse_bsr_tensor")
 
 
 def sparse_bsc_tensor(*args: Any, **given: Any) -> Tensor:
-    """Raise NotSupportedError: Flambeau lacks the sparse layouts BSR and BSC."""
     raise refuse_blocks("sparse_bsc_tensor")
 
 

@@ -1,4 +1,7 @@
-"""Methods of tensors that return or change the parts and the layout of a sparse tensor."""
+"""Methods of tensors that return or change the parts and the layout of a sparse tensor.
+
+The signatures in tensor/functions/sparse_names.py have the docstrings.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +45,11 @@ def _require(t: Tensor, name: str, layout: str = "sparse_coo") -> Any:
 
 
 def coalesce(self: Tensor) -> Tensor:
-    """Return a COO tensor with sorted and distinct indices: itself if it has them already. Values with equal indices
-    are summed.
-    """
     _require(self, "coalesce")
     return primitives.coalesce(self)
 
 
 def is_coalesced(self: Tensor) -> bool:
-    """Return True if the indices of a COO tensor are known to be sorted and distinct."""
     return bool(_require(self, "is_coalesced").coalesced)
 
 
@@ -60,7 +59,6 @@ def _set_coalesced(self: Tensor, coalesced: bool) -> Tensor:
 
 
 def indices(self: Tensor) -> Tensor:
-    """Return the indices (sparse_dim, nnz) of a coalesced COO tensor."""
     storage = _require(self, "indices")
     if not storage.coalesced:
         raise RuntimeError("Cannot get indices on an uncoalesced tensor, please call .coalesce() first")
@@ -68,7 +66,6 @@ def indices(self: Tensor) -> Tensor:
 
 
 def values(self: Tensor) -> Tensor:
-    """Return the values of a coalesced COO tensor or of a compressed one."""
     if not self.meta.sparse:
         raise RuntimeError("values expected sparse tensor layout but got Strided")
     if is_coo(self) and not storage_of(self).coalesced:
@@ -95,12 +92,10 @@ def _nnz(self: Tensor) -> int:
 
 
 def sparse_dim(self: Tensor) -> int:
-    """Return the number of dimensions that the indices count; 0 of a strided tensor."""
     return meta_of(self).sparse_dim if self.meta.sparse else 0
 
 
 def dense_dim(self: Tensor) -> int:
-    """Return the number of dimensions of each value; all dimensions of a strided tensor."""
     return meta_of(self).dense_dim if self.meta.sparse else self.meta.ndim
 
 
@@ -113,22 +108,18 @@ def _dimV(self: Tensor) -> int:  # noqa: N802
 
 
 def crow_indices(self: Tensor) -> Tensor:
-    """Return the start of each row of a CSR tensor among its values, and the end of the last."""
     return detach_alias(_require(self, "crow_indices", "sparse_csr").compressed)
 
 
 def col_indices(self: Tensor) -> Tensor:
-    """Return the column of each value of a CSR tensor."""
     return detach_alias(_require(self, "col_indices", "sparse_csr").plain)
 
 
 def ccol_indices(self: Tensor) -> Tensor:
-    """Return the start of each column of a CSC tensor among its values, and the end of the last."""
     return detach_alias(_require(self, "ccol_indices", "sparse_csc").compressed)
 
 
 def row_indices(self: Tensor) -> Tensor:
-    """Return the row of each value of a CSC tensor."""
     return detach_alias(_require(self, "row_indices", "sparse_csc").plain)
 
 
@@ -136,13 +127,6 @@ def row_indices(self: Tensor) -> Tensor:
 
 
 def to_dense(self: Tensor, dtype: Any = None, *, masked_grad: bool | None = None) -> Tensor:
-    """Return a strided tensor of the same elements: itself if it is strided.
-
-    Args:
-        self: The tensor.
-        dtype: Another dtype for the result.
-        masked_grad: False if the gradient may have values where the sparse tensor has none.
-    """
     made = primitives.to_dense(self, masked_grad is not False) if self.meta.sparse else self
     return made if dtype is None else made.to(kind_of(dtype, "to_dense"))
 
@@ -155,15 +139,6 @@ def to_sparse(
     blocksize: Any = None,
     dense_dim: int | None = None,
 ) -> Tensor:
-    """Return a sparse tensor with the same elements: COO unless `layout` names another. Returns itself if it already is
-    one.
-
-    Args:
-        sparse_dim: The number of sparse dimensions of a COO tensor; the rest are dense.
-        layout: The layout.
-        blocksize: Must be None: Flambeau lacks the sparse layouts BSR and BSC.
-        dense_dim: The number of dense dimensions.
-    """
     name = "sparse_coo" if layout is None else layout_name(layout)
     if blocksize is not None or name in BLOCKED:
         raise refuse_blocks(f"to_sparse(layout={layout}, blocksize={blocksize})")
@@ -178,32 +153,26 @@ def to_sparse(
 
 
 def to_sparse_coo(self: Tensor) -> Tensor:
-    """Return a COO tensor of the same elements."""
     return convert(self, "sparse_coo")
 
 
 def to_sparse_csr(self: Tensor, dense_dim: int | None = None) -> Tensor:
-    """Return a CSR tensor of the same elements."""
     return convert(self, "sparse_csr", None if dense_dim is None else self.meta.ndim - dense_dim)
 
 
 def to_sparse_csc(self: Tensor, dense_dim: int | None = None) -> Tensor:
-    """Return a CSC tensor of the same elements."""
     return convert(self, "sparse_csc", None if dense_dim is None else self.meta.ndim - dense_dim)
 
 
 def to_sparse_bsr(self: Tensor, blocksize: Any, dense_dim: int | None = None) -> Tensor:
-    """Raise NotSupportedError: Flambeau lacks the sparse layouts BSR and BSC."""
     raise refuse_blocks("to_sparse_bsr")
 
 
 def to_sparse_bsc(self: Tensor, blocksize: Any, dense_dim: int | None = None) -> Tensor:
-    """Raise NotSupportedError: Flambeau lacks the sparse layouts BSR and BSC."""
     raise refuse_blocks("to_sparse_bsc")
 
 
 def sparse_mask(self: Tensor, mask: Tensor) -> Tensor:
-    """Return the elements of this tensor at the places of a sparse tensor, in its layout."""
     if not mask.meta.sparse:
         raise NotImplementedError(
             "Could not run 'aten::sparse_mask' with a strided mask: the mask's places say which elements are taken"
@@ -264,7 +233,6 @@ def sparse_resize_and_clear_(self: Tensor, size: Any, sparse_dim: int, dense_dim
 
 
 def smm(input: Tensor, mat2: Tensor) -> Tensor:
-    """Return the product of a COO and a strided matrix, in COO layout."""
     _require(input, "smm")
     return primitives.to_sparse_coo(products.mm(input, mat2), 2)
 
@@ -272,7 +240,6 @@ def smm(input: Tensor, mat2: Tensor) -> Tensor:
 def sspaddmm(
     input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1, out: Tensor | None = None
 ) -> Tensor:
-    """Return beta * input + alpha * (mat1 @ mat2) in COO layout, of sparse `input` and `mat1` and strided `mat2`."""
     if out is not None:
         raise NotSupportedError("sspaddmm: out= is not supported for sparse tensors")
     if mat2.meta.sparse:
@@ -284,7 +251,6 @@ def sspaddmm(
 
 
 def hspmm(mat1: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Return the product of a COO and a strided matrix as a COO tensor of one sparse dimension: its rows not empty."""
     if out is not None:
         raise NotSupportedError("hspmm: out= is not supported for sparse tensors")
     _require(mat1, "hspmm")
