@@ -6,13 +6,16 @@ import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from rank_kit import finish, free_port, run_ranks, start
 
-from flambeau.distributed.backends import mpi_world
+from flambeau.distributed.backends import mpi_world, process_work
 from flambeau.distributed.backends.process_manager import ProcessManager
-from flambeau.distributed.backends.wait_reports import Wait, Waits, stuck
+from flambeau.distributed.backends.process_work import ProcessWork
+from flambeau.distributed.backends.wait_reports import Wait, Waits, key_of, said_by, stuck
 from flambeau.distributed.stores.store import DEFAULT_TIMEOUT, HashStore
 
 PROGRAM = str(Path(__file__).with_name("mpi_program.py"))
@@ -296,6 +299,22 @@ def test_a_circle_is_told_when_all_have_looked_again() -> None:
             "",
         )
     assert theirs.look(wait_for(0, looks=23)).startswith("deadlock: these ranks wait for each other")
+
+
+def test_a_wait_next_to_other_works_is_published_but_keeps_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another rank may wait for the data of those works."""
+    store = HashStore()
+    mine, theirs = Waits(store, 0, 2), Waits(store, 1, 2)
+    monkeypatch.setattr(process_work, "place", lambda site: "line 3")
+    transport = SimpleNamespace(waits=mine, is_moving=lambda work: True)
+    group = SimpleNamespace(transport=transport, place=SimpleNamespace(ranks=(0, 1), name="0"))
+    calls = [("all_reduce", None)]
+    work = SimpleNamespace(_backend=group, calls=calls, tag=0, number=1, site=None, me="rank 0")
+    for look in range(9):
+        ProcessWork._report_wait(cast(ProcessWork, work), 1, look)
+        assert theirs.look(wait_for(0, looks=look)) == ""
+    wait = said_by(store.get(key_of(0)))
+    assert wait is not None and wait.text == "rank 0 at line 3: all_reduce in group 0"
 
 
 _RETRIES = """

@@ -130,8 +130,7 @@ class ProcessWork(Work):
     def _report_wait(self, mark: int, looks: int) -> None:
         """Publish a long wait. Raises DistBackendError for a deadlock."""
         transport, place_ = self._backend.transport, self._backend.place
-        if transport.is_moving(self):
-            return  # another rank may wait for that data
+        blocks = alone() and not transport.is_moving(self)  # another rank may wait for data that moves
         what, peer = self.calls[0]
         of_tag = f" with tag {self.tag}" if self.tag else ""
         text = f"{self.me} at {place(self.site)}: {what}{of_tag} in group {place_.name}"
@@ -143,7 +142,7 @@ class ProcessWork(Work):
         elif not self.number and peer is not None:
             peers = (peers[peer],)
         sends = what.startswith("send")
-        mine = Wait(mark, text, place_.name, self.number, self.tag, sends, peers, any_peer, alone(), looks)
+        mine = Wait(mark, text, place_.name, self.number, self.tag, sends, peers, any_peer, blocks, looks)
         report = ""
         with suppress(DistError):  # the store may have ended with its rank
             report = transport.waits.look(mine)

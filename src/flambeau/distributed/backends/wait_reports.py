@@ -45,7 +45,7 @@ class Wait:
         sends: True for the sending end of a message.
         peers: Ranks that can end the wait, without those that have ended.
         any_peer: True if one of them is enough; otherwise all are needed.
-        alone: True if no other thread of the rank's process could do anything for others.
+        alone: True if neither another thread of the rank's process nor another of its works could help others.
         looks: How often the rank has looked since the wait began.
         report: The report of a deadlock that the rank has raised; "" if there is none.
     """
@@ -130,12 +130,14 @@ class Waits:
         ):
             return ""  # another thread may end the wait
         self._say(mine)
+        if not mine.alone:
+            return ""
         waits = self._others() | {self._rank: mine}
         for rank, wait in waits.items():
             if wait.report and f"rank {self._rank} at" in wait.report and rank != self._rank:
                 self._say(mine, wait.report)
                 return wait.report
-        circle = stuck({rank: wait for rank, wait in waits.items() if not wait.report})
+        circle = stuck({rank: wait for rank, wait in waits.items() if wait.alone and not wait.report})
         here = {rank: waits[rank] for rank in sorted(circle)} if self._rank in circle else {}
         if not self._confirmation.confirm(here):
             return ""
