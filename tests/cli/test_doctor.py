@@ -161,6 +161,16 @@ def test_an_unknown_variable_gets_the_nearest_name() -> None:
     ]
 
 
+def test_a_program_without_a_command_is_warned_of_unknown_variables() -> None:
+    text = "import flambeau as torch; torch.cuda.is_available(); print(torch.cuda.device_count())"
+    environment = os.environ | {"FLAMBEAU_RACE": "error", "FLAMBEAU_VIRTUAL_DEVICES": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, env=environment, check=True
+    )
+    assert done.stdout == "1\n"
+    assert done.stderr.count("Flambeau has no variable FLAMBEAU_RACE; did you mean FLAMBEAU_RACES?") == 1
+
+
 def test_every_variable_that_the_sources_name_is_known() -> None:
     sources = Path(flambeau.__file__).parent.rglob("*.py")
     named = {

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import cache
 from importlib import import_module
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from flambeau.core import errors
-from flambeau.core.callsite import place
+from flambeau.core.callsite import place, warn_program
 from flambeau.core.device import CPU, META, device
 from flambeau.core.flags import flags
 from flambeau.driver.api import Driver
@@ -369,11 +371,20 @@ def _open_machine() -> Machine | None:
     if _machine is None:
         with _lock:
             if _machine is None:
+                _warn_of_unknown_variables()
                 settings = configuration.from_environment()
                 if settings.driver == "none" or (settings.driver == "cuda" and why_no_gpu()):
                     return None
                 _machine = Machine(settings, _host_driver, _watchers)
     return _machine
+
+
+@cache
+def _warn_of_unknown_variables() -> None:
+    """Warn once of variables that may be misspelled. Flambeau's commands report them themselves."""
+    if not any(name.startswith("flambeau.cli") for name in sys.modules):
+        for message in configuration.unknown_variables():
+            warn_program(message, UserWarning)
 
 
 def _use(machine: Machine | None) -> None:
