@@ -453,9 +453,20 @@ def get_kernel(op: Any, dispatch_key: Any) -> Callable[..., Any]:
     return kernel
 
 
-def triton_op(name: str, fn: Any = None, /, *, mutates_args: Any, schema: str | None = None) -> NoReturn:
-    """Raise NotSupportedError: Flambeau does not run Triton kernels."""
-    raise NotSupportedError("triton_op: Flambeau does not run Triton kernels. Use torch.library.custom_op.")
+def triton_op(
+    name: str, fn: Callable[..., Any] | None = None, /, *, mutates_args: Any, schema: str | None = None
+) -> Any:
+    """Define an operator whose implementation may launch Triton kernels. Its calls run the implementation.
+
+    Flambeau does not run Triton kernels: `wrap_triton` raises when the implementation calls it.
+
+    Args:
+        name: The operator's name, "namespace::name".
+        fn: The implementation. Without it, the result is a decorator.
+        mutates_args: Names of the arguments that the implementation changes.
+        schema: The operator's schema. By default it is inferred from the annotations of `fn`.
+    """
+    return custom_op(name, fn, mutates_args=mutates_args, schema=schema)
 
 
 def wrap_triton(triton_kernel: Any, /) -> NoReturn:

@@ -254,6 +254,14 @@ show("ctx", library.get_ctx)
 show("numbers", lambda: library.custom_op("mylib::size", lambda n, s: torch.full((n,), s), mutates_args=(), schema="(SymInt n, Scalar s) -> Tensor")(2, 3.5))
 show("ints", lambda: library.custom_op("mylib::ints", lambda x, n: x.sum() + sum(n), mutates_args=(), schema="(Tensor x, int[2] n) -> Tensor")(x, 3))
 show("replaced", lambda: library.custom_op("mylib::add", lambda x: x * 100, mutates_args=(), schema="(Tensor x) -> Tensor")(x))
+
+
+@torch.library.triton_op("mine::twice", mutates_args=())
+def twice(x: Tensor) -> Tensor:
+    return x * 2
+
+
+show("a Triton operator", lambda: (twice(torch.arange(3)).tolist(), str(torch.ops.mine.twice.default)))
 """
 
 
@@ -264,7 +272,7 @@ def test_library_agrees_with_pytorch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "advice"),
     [
-        (lambda: torch.library.triton_op("a::b", mutates_args=()), "custom_op"),
+        (lambda: torch.library.wrap_triton(print), "Triton kernels"),
         (lambda: torch.library.Library("a", "IMPL").fallback(print), "TorchFunctionMode"),
         (lambda: torch.library.register_torch_dispatch("a::b", None), "__torch_function__"),
     ],
