@@ -615,7 +615,7 @@ def _is_internal(error: Exception) -> bool:
         isinstance(error, IndexError)
         and re.search(
             r"^Dimension |cannot be applied|out of (range|bounds)|is supposed|Expected reduction dim|Number of indices|"
-            "too many indices|valid indices|used as indices|shape of the mask",
+            "too many indices|shape mismatch|valid indices|used as indices|shape of the mask",
             str(error),
         )
     )

@@ -111,7 +111,8 @@ fails for any other difference in its 1,100 calls. In groups:
   wraps the index to 8 bits, which gives 44, another device.
 - **Values.** `kl_div` of a float16 target rounds its logarithms once; PyTorch rounds them twice. A
   float32 exponent of more than 24 bits is rounded and so even; PyTorch's CPU build rounds it in
-  vectors alone, so elements of one tensor differ in sign.
+  vectors alone, so elements of one tensor differ in sign. A float32 number in a tensor without
+  dimensions is not rounded to the 16 bits of the other operand first, as in PyTorch's CUDA kernels.
 - **A virtual GPU differs from the CPU** as PyTorch's CUDA kernels differ from its CPU kernels:
   integer division by zero, dtypes of products and factorizations, probabilities, singular matrices.
 - `nanmedian`, `mode`, `rms_norm` and average pooling refuse complex numbers.

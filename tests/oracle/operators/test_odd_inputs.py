@@ -239,6 +239,9 @@ CALLS = {
     "subtract of a NumPy bool": lambda m: m.ones(2).subtract(np.True_),
     "hardshrink by a NumPy number": lambda m: m.hardshrink(m.tensor([0.5, 2.0]).requires_grad_(), np.int64(1)).detach(),
     "random_ without an end": lambda m: m.ones(2).random_((1 << 24) - 1, None),
+    "addmm of bytes by a negative number": lambda m: m.addmm(*[m.tensor([[3]], dtype=m.uint8)] * 3, beta=-7, alpha=-7),
+    "addmv of bytes by a number of more bits": lambda m: m.addmv(m.ones(1).byte(), m.ones(1, 1).byte(), m.ones(1).byte(), alpha=300),
+    "renorm to nan": lambda m: m.ones(2, 3).renorm(m.nan, 0, 1.0),
     "norm_except_dim of integers": lambda m: m.norm_except_dim(m.ones(5).int(), 1),
     "matrix_power into": lambda m: m.linalg.matrix_power(m.eye(2), 3, out=m.empty(0, dtype=m.float64)),
 }  # fmt: skip

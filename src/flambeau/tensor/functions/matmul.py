@@ -9,10 +9,11 @@ from typing import Any
 
 from flambeau.core.brief import brief
 from flambeau.core.callsite import warn_program
-from flambeau.core.dtype import FLOATING, bool_, dtype, promote_types
+from flambeau.core.dtype import FLOATING, INTEGRAL, bool_, dtype, promote_types
 from flambeau.core.errors import argument_type, type_name
 from flambeau.core.layout import wrap_dim
 from flambeau.ops.autocast_rules import AS_IS_ON_CPU, LOWER_ON_CUDA, WIDEST_ON_CUDA, AutocastRule
+from flambeau.ops.copy import checked_scalar
 from flambeau.ops.linalg import matmul as ops
 from flambeau.tensor import autocast, dispatch, interception
 from flambeau.tensor.arguments.arg_errors import Number
@@ -216,9 +217,9 @@ alias("ger", outer)
 
 
 def _number(x: Any, like: Tensor) -> Any:
-    """Return a factor converted as PyTorch converts it: to an integer for integer tensors."""
+    """Return a factor converted as PyTorch converts it: to an integer of the dtype for integer tensors."""
     if x.__class__ is int:
-        return x
+        return checked_scalar(x, like.dtype) if like.dtype.category == INTEGRAL else x
     if isinstance(x, Tensor):
         x = x.item()
     if isinstance(x, complex):
@@ -227,6 +228,8 @@ def _number(x: Any, like: Tensor) -> Any:
         if not like.dtype.is_complex:
             kind = "int64_t" if like.dtype.category < FLOATING else ops.c_name(like.dtype)
             raise RuntimeError(f"value cannot be converted to type {kind} without overflow")
+    if like.dtype.category == INTEGRAL:
+        return checked_scalar(int(x), like.dtype)
     return int(x) if like.dtype.category < FLOATING or isinstance(x, bool) else x
 
 

@@ -370,7 +370,7 @@ def _as_density(held: Any, edges: Sequence[Any]) -> Any:
 def _renorm(input: Any, p: Any, dim: int, maxnorm: Any) -> Any:
     if isinstance(p, complex):
         raise RuntimeError("renorm: p must be real-valued")
-    if p <= 0:
+    if not p > 0:  # NaN is refused, too
         raise RuntimeError("renorm: non-positive-norm not supported")
     if isinstance(maxnorm, complex):
         raise RuntimeError("renorm: maxnorm must be real-valued")
