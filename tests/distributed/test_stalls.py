@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -92,6 +93,41 @@ def test_rank_0_reports_a_deadlock_without_a_launcher(first: str) -> None:
     assert "DeadlockError: deadlock: no rank can go on" in said.err
     assert "waits for '/default_pg/1/never' of the store at <string>:7" in said.err
     assert FIRST[first] in said.err
+
+
+STOPPED = """
+import os, signal, flambeau as torch, flambeau.distributed as dist
+from flambeau.distributed.launching import rank_watch, stalls
+stalls._EVERY_S = 0.5
+stopped, print_line = [], rank_watch._report
+
+def report(line):
+    print_line(line)
+    if "is stopped" in line:
+        os.kill(stopped[0], signal.SIGCONT)
+
+rank_watch._report = report
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+store, x = dist.distributed_c10d._get_default_store(), torch.ones(4, device=f"cuda:{rank}")
+if rank == 1:
+    store.set("process", str(os.getpid()))
+stopped.append(int(store.get("process")))
+dist.all_reduce(x)
+if rank == 1:
+    x.tolist()
+    os.kill(os.getpid(), signal.SIGSTOP)
+dist.all_reduce(x)
+assert x.tolist() == [4.0] * 4
+"""
+
+
+def test_a_stopped_rank_is_named_without_a_launcher() -> None:
+    said = run_ranks(2, "-c", STOPPED, FLAMBEAU_VIRTUAL_DEVICES="2")
+    assert [each.status for each in said] == [0, 0], said
+    assert re.search(
+        r"rank 0 has waited \d+ s for collectives of its virtual GPUs; rank 1 \(process \d+\) is stopped", said[0].err
+    )
 
 
 def test_ranks_that_disagree_on_their_number_are_told(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def serve_meetings(store: Store, rank: int, size: int, served: TCPStore | None) 
         return None
     own = PrefixStore("virtual GPUs", store)
     if rank == 0 and served is None:
-        served = TCPStore(_host(store), 0, None, True, timedelta(seconds=60))
+        served = _own_store(store) or TCPStore(_host(store), 0, None, True, timedelta(seconds=60))
         assert served._server is not None
         served._server.server.meetings = Coordinator(size)
         atexit.register(_outlast, served._server.server)
@@ -80,12 +80,26 @@ def _fails() -> bool:
     return error is not None and not (isinstance(error, SystemExit) and not error.code)
 
 
+def _own_store(store: Store) -> TCPStore | None:
+    """Return the store below the prefixes if this process serves it.
+
+    One server then knows all waits of the ranks, those for keys and those in collectives, and reports them.
+    """
+    base = _base(store)
+    return base if isinstance(base, TCPStore) and base._server is not None else None
+
+
+def _base(store: Store) -> Store:
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store
+
+
 def _host(store: Store) -> str:
     """Return an address at which other ranks reach this machine: that of rank 0's TCP store, or a resolvable host
     name.
     """
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
+    store = _base(store)
     if isinstance(store, TCPStore):
         return store.host
     try:

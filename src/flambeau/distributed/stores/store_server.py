@@ -65,7 +65,7 @@ class StoreServer:
         self._secret = os.environ.get(SECRET) if secret is None else secret
         self._listener = listener
         self.meetings: Coordinator | None = None  # the coordinator of the ranks' virtual GPUs
-        self.watch: Callable[[], None] | None = None  # called repeatedly while clients wait
+        self.watch: Callable[[], None] | None = None  # called repeatedly while clients wait for keys or collectives
         self._watched = 0.0  # time of the last call
         self._table = Table()
         self._waits = KeyWaits(self._table)
@@ -215,7 +215,7 @@ class StoreServer:
             deadlines.append(self._deadlines[0][0])
         if self.meetings is not None and self.meetings.deadline is not None:
             deadlines.append(self.meetings.deadline)
-        if self.watch is not None and self._waits.clients:
+        if self.watch is not None and (self._waits.clients or (self.meetings and self.meetings.waits())):
             deadlines.append(self._watched + _WATCH_S)
         return max(0.0, min(min(deadlines) - time.monotonic(), _NAP_S))
 
