@@ -276,11 +276,11 @@ import flambeau as torch
 from flambeau.cli import memory, snapshot_file
 from flambeau.cli.output.timelines import write_picture, write_trace
 from flambeau.report.document import run_document, write_document
-from flambeau.report.recorder import Recorder
+from flambeau.report.recorder import ProcessRecorder
 from flambeau.runtime import system
 
 folder = Path(sys.argv[1])
-recorder = Recorder(timeline=True)
+recorder = ProcessRecorder(timeline=True)
 system.watch(recorder)
 with torch.virtual(devices=1):
     torch.cuda.memory._record_memory_history(stacks="python")

@@ -203,7 +203,7 @@ def test_a_kept_graph_is_made_ready_by_the_program_or_its_first_launch(gpu: None
         graph.instantiate()
         graph.replay()
         for raw in (graph.raw_cuda_graph, graph.raw_cuda_graph_exec):
-            with pytest.raises(torch.NotSupportedError, match="no cudaGraph_t"):
+            with pytest.raises(torch.NotSupportedError, match="not a cudaGraph_t"):
                 raw()
         graph.reset()
         with pytest.raises(RuntimeError, match="without a preceding successful capture"):
