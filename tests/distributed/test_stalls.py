@@ -126,7 +126,8 @@ def test_a_stopped_rank_is_named_without_a_launcher() -> None:
     said = run_ranks(2, "-c", STOPPED, FLAMBEAU_VIRTUAL_DEVICES="2")
     assert [each.status for each in said] == [0, 0], said
     assert re.search(
-        r"rank 0 has waited \d+ s for collectives of its virtual GPUs; rank 1 \(process \d+\) is stopped", said[0].err
+        r"rank 0 has waited \d+ s for collectives of its virtual GPUs; rank 1 \(process \d+\) is stopped",
+        said[0].err,
     )
 
 

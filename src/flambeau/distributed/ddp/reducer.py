@@ -135,7 +135,7 @@ class Reducer:
         if not params:
             raise RuntimeError("Expected at least one parameter.")
         if any(expect_sparse_gradients):
-            raise NotSupportedError("sparse gradients: Flambeau has no sparse tensors")
+            raise NotSupportedError("sparse gradients: Flambeau reduces dense gradients only")
         self.params, self.group, self.names = list(params), process_group, param_to_name_mapping or {}
         self.find_unused, self.as_views = find_unused_parameters, gradient_as_bucket_view
         self.skips_unused = skip_all_reduce_unused_params
