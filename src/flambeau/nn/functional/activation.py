@@ -72,7 +72,7 @@ def _softmax(input: Tensor, dim: int, dtype: dtype | None = None, *, out: Tensor
 
 @signatures("special_log_softmax(input: Tensor, dim: int, *, dtype: dtype | None=)")
 def _log_softmax(input: Tensor, dim: int, dtype: dtype | None = None, *, out: Tensor | None = None) -> Tensor:
-    """Return the logarithm of the softmax along `dim`."""
+    """Return the logarithm of softmax along `dim`."""
     return _run_along_dim(log_softmax_op, "log_softmax", input, dim, dtype, out)
 
 
