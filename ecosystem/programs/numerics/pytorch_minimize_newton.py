@@ -14,7 +14,7 @@ def rosenbrock(x):
 
 start = torch.tensor([-0.5, 0.8, 0.4], dtype=torch.float64, device=device)
 steps = {}
-for method in ("bfgs", "l-bfgs", "newton-cg", "newton-exact", "trust-ncg", "dogleg"):
+for method in ("bfgs", "l-bfgs", "newton-cg", "newton-exact", "trust-ncg", "trust-exact", "dogleg"):
     if method == "dogleg":
         result = minimize(lambda x: (x - 2).pow(2).sum() + x.pow(4).sum(), start, method=method)
         assert result.grad.norm() < 1e-4, method

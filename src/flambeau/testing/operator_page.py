@@ -118,8 +118,12 @@ fails for any other difference in its 1,100 calls. In groups:
 - `nanmedian`, `mode`, `rms_norm` and average pooling refuse complex numbers.
 - In-place functions refuse an expanded tensor where PyTorch warns (`masked_fill_`, `index_fill_`,
   `triu_`, `tril_`).
-- `cholesky_ex` of a matrix that is not positive definite gives NaN, which cannot be mistaken for a
-  factor. PyTorch gives the rest of LAPACK's work, which depends on the library. `info` is PyTorch's.
+- `cholesky_ex` of a matrix that is not positive definite gives a part of the factor. On the CPU and
+  virtual GPUs, all columns of L before column `info` are valid. The next diagonal element is the
+  pivot that is not positive, and the other elements of the triangle are those of the matrix.
+  PyTorch's CPU build gives this up to 128 rows. For larger matrices its library leaves other
+  elements below row `info`. On real GPUs the part is what cuSOLVER leaves, as in PyTorch's CUDA
+  build. `info` is equal everywhere.
 - A complex number is not a bound of `clamp` or `softshrink`, even without imaginary part. `nan_to_num`
   takes real replacements only. `view_copy` takes a dtype, not a type of Python.
 - Functions of `nn.functional` that PyTorch writes in Python do not compare an argument that the call

@@ -116,7 +116,7 @@ def test_definite_matrices() -> None:
         for upper in (False, True):
             close(*both(linalg.cholesky_ex, [x], (upper,)))
     (factors, info), _ = both(linalg.cholesky_ex, [bad], (False,))
-    assert info.tolist() == [0, 3, 0] and np.isnan(factors[1]).all() and np.isfinite(factors[0]).all()
+    assert info.tolist() == [0, 3, 0] and factors[1, 2, 2] < 0 and np.isfinite(factors).all()
 
 
 def test_singular_matrices() -> None:

@@ -131,6 +131,29 @@ def test_functions_of_definite_matrices(x: Any, name: str) -> None:
     agree(lambda room, t: getattr(room.linalg, name)(t), x)
 
 
+@given(square(definite=True, least=1), st.booleans(), st.booleans(), st.data())
+def test_cholesky_keeps_part_of_indefinite_matrices(x: Any, upper: bool, checked: bool, data: Any) -> None:
+    x = x.clone()
+    for matrix in x.flatten(0, -3) if x.ndim > 2 else [x]:
+        if data.draw(st.booleans()):
+            row, column = data.draw(st.tuples(*[st.integers(0, x.shape[-1] - 1)] * 2))
+            matrix[row, column] = data.draw(st.sampled_from((-9.0, float("nan"))))
+    agree(lambda room, t: room.linalg.cholesky_ex(t, upper=upper, check_errors=checked), x)
+
+
+@pytest.mark.parametrize("n", [128, 200])
+def test_cholesky_keeps_part_of_large_matrices(n: int) -> None:
+    x = numbers(np.random.default_rng(n), (n, n), "float64")
+    x = x @ x.mT + torch.eye(n)
+    x[n // 2, n // 2] = -1.0
+    (theirs, order), (ours, info) = torch.linalg.cholesky_ex(x), flambeau.linalg.cholesky_ex(from_torch(x))
+    assert info.item() == order.item() == n // 2 + 1
+    rows = n if n <= 128 else order  # below them, the library of PyTorch leaves blocks of another size
+    near(to_torch(ours)[:rows], theirs[:rows])
+    valid = to_torch(ours)[:, : order - 1]
+    near((valid @ valid.mT)[:, : order - 1], x[:, : order - 1])
+
+
 @given(oblong(), st.sampled_from(("svdvals", "pinv", "matrix_rank", "lu", "cond")))
 def test_functions_of_oblong_matrices(x: Any, name: str) -> None:
     agree(lambda room, t: getattr(room.linalg, name)(t), x)

@@ -2,8 +2,8 @@
 
 Each operator is one LAPACK-like routine for every matrix of a batch. If a matrix may have no result (it is singular, or
 an iteration does not converge), the last output is `info`, one int32 per matrix, as in LAPACK: 0 is success. The result
-of such a matrix is NaN; the results of the other matrices are valid. `tensor/functions/linalg.py` turns infos into
-errors.
+of such a matrix is NaN, or the valid part of a Cholesky factor; the results of the other matrices are valid.
+`tensor/functions/linalg.py` turns infos into errors.
 
 # Note [Batches of matrices]
 NumPy's routines process a batch in double precision, and refuse all of it because of one matrix. A reference
@@ -384,17 +384,51 @@ def _cholesky_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Sign
     return Signature((columns_of(x, *x.shape[-2:]), _info(x)), (x,), params)
 
 
-def _cholesky(a: Array, upper: bool) -> Array:
-    factor = np.linalg.cholesky(a.swapaxes(-1, -2).conj() if upper else a)
+def _cholesky_host(launch: Launch) -> Body:
+    """Compute Cholesky factors. The upper factor is the transposed lower factor of the transposed matrix."""
+    (upper,) = launch.params
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        batch = outputs[-1].ndim
+        factor, info = _flat(outputs, batch)
+        (a,) = _flat(_in_known_dtypes(inputs), batch)
+        if upper:
+            factor, a = factor.swapaxes(-1, -2), a.swapaxes(-1, -2)
+        try:
+            factor[...], info[...] = _cholesky(a), 0
+        except np.linalg.LinAlgError:
+            _each((factor, info), (a,), _cholesky_or_part)
+
+    return body
+
+
+def _cholesky(a: Array) -> Array:
+    factor = np.linalg.cholesky(a)
     if np.isnan(np.diagonal(factor, axis1=-2, axis2=-1)).any():
         raise np.linalg.LinAlgError("NaN on the diagonal")  # not every LAPACK refuses NaN
-    return factor.swapaxes(-1, -2).conj() if upper else factor
+    return factor
 
 
-def _bad_minor(a: Array) -> int:
-    """Return the order of the first leading minor that is not positive-definite."""
-    factor, info = lapack_function("potrf", a)(a, lower=1)
-    return int(info) or 1 + int(np.isnan(np.diagonal(factor)).argmax())
+def _cholesky_or_part(a: Array) -> tuple[Array, int]:
+    """Return the lower factor of one matrix and 0, or the part that LAPACK's unblocked routine has computed when it
+    finds a leading minor that is not positive-definite, and the order of this minor.
+
+    The columns before this order are valid. The next diagonal element is the pivot that is not positive. The other
+    elements are those of the matrix.
+    """
+    try:
+        return _cholesky(a), 0
+    except np.linalg.LinAlgError:
+        wide = a.astype(np.result_type(a, np.float64))  # the precision in which NumPy refused the matrix
+        found, code = lapack_function("potrf", wide)(wide, lower=1)
+        order = int(code) or 1 + int(np.isnan(np.diagonal(found)).argmax())
+        factor, valid = np.tril(wide), order - 1
+        factor[:order, :order] = found[:order, :order]
+        if valid and order < len(a):  # LAPACK's blocked routine leaves rows below the minor as they were
+            below = wide[order:, :valid].conj().T
+            solved, _ = lapack_function("trtrs", wide)(found[:valid, :valid], below, lower=1)
+            factor[order:, :valid] = solved.conj().T
+        return factor, order
 
 
 def _lu_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -515,7 +549,7 @@ def _pivot_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 cholesky_ex = _op(
     "linalg_cholesky_ex",
     _cholesky_rule,
-    _with_info(_cholesky, _bad_minor),
+    _cholesky_host,
     _square_samples((False,), (True,)),
     1 / 3,
     cuda="linear_solve:cholesky",

@@ -221,7 +221,7 @@ def _determinant(kernel: Kernel, steps: KernelSteps) -> None:
 
 def _cholesky(steps: KernelSteps) -> None:
     """Compute the library's lower Cholesky factor, which is the faster one. In row-major memory it is the upper
-    factor.
+    factor. Where a leading minor is not positive-definite, the result is what the library leaves, as in PyTorch.
     """
     (out, info), (x,) = steps.outputs, steps.inputs
     (upper,) = steps.launch.params
@@ -246,7 +246,7 @@ def _cholesky(steps: KernelSteps) -> None:
             solver.generic("Xpotrf", a.kind, head, native, places[info.place] + 4 * at)
 
         matrices.each(steps, a.count, one)
-    matrices.store(steps, out, factor, info)
+    steps.copy(out, factor)
 
 
 # -- QR ------------------------------------------------------------------------------------------------------
