@@ -2,7 +2,7 @@
 
     python -m bench.accuracy measure FILE        # on a machine with a GPU and PyTorch: writes the measurements
     python -m bench.accuracy compare FILE        # anywhere: the same workloads on a virtual GPU, worst rows last
-    python -m bench.accuracy page                # anywhere: writes docs/accuracy.md about a held-out file
+    python -m bench.accuracy page                # anywhere: simulates the files of docs/accuracy.md and writes it
 
 Each family's workloads are drawn by the seed in the file. Every second one, by a fixed random split, is for fitting
 the cost model; the others are held out, and the table is about them unless `--part` says otherwise. A file of a seed
@@ -32,7 +32,7 @@ FAMILIES = {family.name: family for family in (*kernels.FAMILIES, *programs.FAMI
 SEED = 26
 RESULTS = Path(__file__).parents[1] / "results" / "accuracy"
 HELD_OUT = RESULTS / "h100_seed_27.json"
-SIMULATED = RESULTS / "h100_seed_27_simulated.json"
+OTHER = RESULTS / "h200_seed_28.json"
 TIME_ERRORS = RESULTS.parents[2] / "src/flambeau/driver/virtual/time_errors.json"
 # Commands that ran so often belong to the measured call, not to its preparation.
 _REPEATED = 20
@@ -141,8 +141,13 @@ def compare(path: Path, profile: str, part: str, only: str) -> None:
         print(f"{ratio:8.2f}  {times}  {family.name} {row['params']}")
 
 
-def write_page(path: Path, profile: str) -> None:
-    """Simulate all workloads of a file, store the times with the measured ones, and write the page."""
+def simulated_file(measured: Path) -> Path:
+    """Return the file of measured and simulated times that belongs to a file of measured ones."""
+    return measured.with_name(f"{measured.stem}_simulated.json")
+
+
+def simulate_all(path: Path, profile: str) -> dict[str, Any]:
+    """Simulate all workloads of a file, and store the times with the measured ones."""
     measured = json.loads(path.read_text())
     rows = []
     for row in measured["workloads"]:
@@ -156,9 +161,15 @@ def write_page(path: Path, profile: str) -> None:
             })  # fmt: skip
     data = {key: measured[key] for key in ("machine", "date", "software", "seed")} | {"profile": profile}
     lines = ",\n".join(json.dumps(row) for row in rows)
-    SIMULATED.write_text(f'{json.dumps(data)[:-1]}, "rows": [\n{lines}\n]}}\n')
-    TIME_ERRORS.write_text(page.errors_text(time_errors(rows, profile)))
-    page.write_page(data | {"rows": rows}, RESULTS.parents[2] / "docs")
+    simulated_file(path).write_text(f'{json.dumps(data)[:-1]}, "rows": [\n{lines}\n]}}\n')
+    return data | {"rows": rows}
+
+
+def write_page() -> None:
+    """Simulate the workloads of both files of the page, and write it and the errors that reports state."""
+    data, other = simulate_all(HELD_OUT, "h100"), simulate_all(OTHER, "h200")
+    TIME_ERRORS.write_text(page.errors_text(time_errors(data["rows"], "h100")))
+    page.write_page(data, other, RESULTS.parents[2] / "docs")
 
 
 def print_row(name: str, rows: Sequence[Any]) -> None:
@@ -192,7 +203,7 @@ def main() -> None:
     if given.command == "measure":
         run_real(given.file, given.seed, given.rounds, given.limit)
     elif given.command == "page":
-        write_page(given.file, given.profile)
+        write_page()
     else:
         compare(given.file, given.profile, given.part, given.only)
 

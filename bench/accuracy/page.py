@@ -39,15 +39,15 @@ Row = dict[str, Any]
 """A workload: `family`, `kind`, `params`, and `real` and `simulated`, each with `ns` and `peak`."""
 
 
-def page_text(data: dict[str, Any]) -> str:
+def page_text(data: dict[str, Any], other: dict[str, Any]) -> str:
     """Return the page.
 
     Args:
         data: `machine`, `date`, `software`, `profile`, and `rows`, each a `Row`.
+        other: The same of a GPU whose profile was derived from that of the first.
     """
     rows: list[Row] = data["rows"]
     families = list(dict.fromkeys(row["family"] for row in rows))
-    overview = "".join(_line(title, [r for r in rows if r["kind"] == kind]) for kind, title in KINDS.items())
     table = "".join(_line(_TITLES[name], [r for r in rows if r["family"] == name]) for name in families)
     worst = sorted(rows, key=lambda row: -abs(math.log(_ratio(row))))[:15]
     return f"""# Accuracy of simulated times
@@ -66,7 +66,7 @@ picture are a ratio of 1 and factors of 1.5 and 3.
 
 ## Overview
 
-{_HEAD}{overview}
+{_overview(rows)}
 ## Families
 
 {_HEAD}{table}
@@ -75,6 +75,13 @@ picture are a ratio of 1 and factors of 1.5 and 3.
 | workload | measured, us | simulated, us | ratio |
 | --- | --- | --- | --- |
 {"".join(_worst_line(row) for row in worst)}
+## A GPU that the model was not fitted to
+
+The profile `{other["profile"]}` scales the constants of `{data["profile"]}` by its rates, memory and cache. These are
+{len(other["rows"])} workloads of another seed, measured on {other["date"]} under
+{other["software"].partition("+")[0]} on an {other["machine"]}.
+
+{_overview(other["rows"])}
 ## How it was measured
 
 `bench/accuracy` draws shapes, dtypes and layouts by a seed. A kernel's time is between two events
@@ -89,7 +96,7 @@ measured had two speeds, a factor of 1.4 apart, for reasons unknown: repeated me
 the same step differ by as much. The model has the faster one.
 
 ```
-python -m bench.accuracy measure FILE --seed 27   # on a machine with a GPU and PyTorch
+python -m bench.accuracy measure FILE --seed 27   # on a machine with a GPU and PyTorch: one minute
 python -m bench.accuracy page                     # simulates the workloads and writes this page
 ```
 
@@ -99,9 +106,15 @@ python -m bench.accuracy page                     # simulates the workloads and 
   of convolutions and recurrent layers is therefore too small.
 - Algorithms that cuDNN chooses by shape: persistent recurrent layers, Winograd's convolutions.
 - Clocks that fall under load, and contention of other processes.
-- Profiles other than `h100`: they scale its figures by their rates, clocks and multiprocessors and
-  were not measured.
+- Profiles other than `h100` and `h200` were not measured. They scale the figures of `h100` by their
+  rates, clocks and multiprocessors.
 """
+
+
+def _overview(rows: Sequence[Row]) -> str:
+    return _HEAD + "".join(
+        _line(title, [r for r in rows if r["kind"] == kind]) for kind, title in KINDS.items()
+    )
 
 
 def _ratio(row: Row) -> float:
@@ -173,9 +186,9 @@ def _y(power: float) -> float:
     return round(_HEIGHT - _BOTTOM - (power - _LEAST) / (_MOST - _LEAST) * (_HEIGHT - _BOTTOM - _TOP), 1)
 
 
-def write_page(data: dict[str, Any], docs: Path) -> None:
+def write_page(data: dict[str, Any], other: dict[str, Any], docs: Path) -> None:
     """Write the page and its picture into the folder of pages."""
-    (docs / "accuracy.md").write_text(page_text(data))
+    (docs / "accuracy.md").write_text(page_text(data, other))
     (docs / "assets" / "accuracy.svg").write_text(scatter(data["rows"]))
 
 
