@@ -140,19 +140,28 @@ def norm_except_dim(v: Tensor, pow: int = 2, dim: int = 0) -> Tensor:
 
     Raises:
         IndexError: If the tensor does not have the dimension.
+        RuntimeError: If the tensor has no slice along `dim`.
     """
     if dim == -1:
+        _require_floating(v)
         return v.norm(pow)
     if not v.dim():
         raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
     d = wrap_dim(dim, v.dim())
+    if not v.size(d):
+        last = 0 < d == v.dim() - 1
+        v.reshape((-1, 0) if last else (0, -1))  # raises PyTorch's error
     others = [i for i in range(v.dim()) if i != d]
+    _require_floating(v)
+    return torch.linalg.vector_norm(v, pow, others, keepdim=True) if others else v.abs()
+
+
+def _require_floating(v: Tensor) -> None:
     if not (v.is_floating_point() or v.is_complex()):
         kind = v.dtype.torch_name
         raise RuntimeError(
             f"norm(): input dtype should be either floating point or complex. Got {kind} instead."
         )
-    return torch.linalg.vector_norm(v, pow, others, keepdim=True) if others else v.abs()
 
 
 def cond(

@@ -243,6 +243,33 @@ CALLS = {
     "addmv of bytes by a number of more bits": lambda m: m.addmv(m.ones(1).byte(), m.ones(1, 1).byte(), m.ones(1).byte(), alpha=300),
     "renorm to nan": lambda m: m.ones(2, 3).renorm(m.nan, 0, 1.0),
     "norm_except_dim of integers": lambda m: m.norm_except_dim(m.ones(5).int(), 1),
+    "randint of uint16": lambda m: m.randint(65536, (9,), dtype=m.uint16, generator=m.Generator().manual_seed(3)),
+    "randint of uint32": lambda m: m.randint(3, 1 << 32, (9,), dtype=m.uint32, generator=m.Generator().manual_seed(3)),
+    "randint of uint64": lambda m: m.randint(
+        9, (1 << 63) - 1, (9,), dtype=m.uint64, generator=m.Generator().manual_seed(3)
+    ),
+    "random_ of uint16 without bounds": lambda m: m.ones(2, dtype=m.uint16).random_(),
+    "masked_fill of float8": lambda m: m.ones(2).to(m.float8_e5m2).masked_fill(m.tensor([True, False]), 2.0),
+    "masked_fill_ of uint16": lambda m: m.ones(2, dtype=m.uint16).masked_fill_(m.tensor(True), 2),
+    "assigning to masked float8": lambda m: m.ones(2).to(m.float8_e4m3fn).__setitem__(m.tensor([True, False]), 2.0),
+    "clip between a number and a gradient": lambda m: m.ones(2).clip(0.5, m.tensor(1.5, requires_grad=True)),
+    "clamp_ between a gradient and a number": lambda m: m.ones(2).clamp_(m.tensor(0.5, requires_grad=True), 3),
+    "fill_ of integers by a gradient": lambda m: m.ones(2, 2).int()[0].fill_(m.tensor(2.0, requires_grad=True)).detach(),
+    "copy_ of a gradient to integers": lambda m: m.ones(2).int().copy_(m.ones(2, requires_grad=True) * 3),
+    "assigning a gradient to booleans": lambda m: (
+        lambda x: (x.__setitem__(0, m.tensor(0.0, requires_grad=True)), x)[1]
+    )(m.ones(2).bool()),
+    "vsplit at a bool": lambda m: m.ones(4, 2).vsplit(m.tensor(True)),
+    "hsplit at several with a bool": lambda m: m.ones(2, 4).hsplit(m.tensor(1), m.tensor(True)),
+    "dsplit at a bool in a list": lambda m: m.dsplit(m.ones(1, 2, 4), [m.tensor(True)]),
+    "norm_except_dim of no rows": lambda m: m.norm_except_dim(m.ones(0, 2)),
+    "norm_except_dim of no columns": lambda m: m.norm_except_dim(m.ones(2, 0), 2, 1),
+    "norm_except_dim of no slices between": lambda m: m.norm_except_dim(m.ones(2, 0, 3), 2, 1),
+    "norm_except_dim of all integers": lambda m: m.norm_except_dim(m.ones(5).int(), 1, -1),
+    "baddbmm of a matrix": lambda m: m.baddbmm(m.ones(3, 3), m.ones(3, 4), m.ones(2, 4, 3)),
+    "baddbmm of other batches": lambda m: m.baddbmm(m.ones(2, 3, 3), m.ones(3, 3, 4), m.ones(2, 4, 3)),
+    "baddbmm_ of two dtypes": lambda m: m.ones(2, 3, 3).baddbmm_(m.ones(2, 3, 4), m.ones(2, 4, 3).double()),
+    "baddbmm_ of integers and other sizes": lambda m: m.ones(1, 3, 3).int().baddbmm_(m.ones(1, 3, 4), m.ones(1, 3, 3)),
     "matrix_power into": lambda m: m.linalg.matrix_power(m.eye(2), 3, out=m.empty(0, dtype=m.float64)),
 }  # fmt: skip
 
@@ -275,6 +302,7 @@ GRADIENTS = {
         m.tensor([0, 1, 2, 1]), (x / x)[:, None], m.tensor([0, 2]), mode="max"
     ),
     "istft of both sides": lambda m, x: m.istft((x * x[:, None]).to(m.complex64), 3, 1),
+    "cdist of a huge order": lambda m, x: m.cdist(x[:, None], m.tensor([[0.5], [4.0]]), 1e300),
 }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from flambeau.ops.op import (
     note,
     one_device,
 )
+from flambeau.ops.pointwise.dtype_promotion import ALL, REFUSED
 from flambeau.ops.work import element_work
 
 
@@ -36,6 +37,8 @@ def _masked_fill_rule(operands: Sequence[Operand], params: Params) -> Signature:
         raise RuntimeError(
             f"masked_fill_ only supports boolean masks, but got mask with dtype {c_name(mask.dtype)}"
         )
+    if x.dtype in REFUSED:
+        raise NotImplementedError(f"\"masked_fill\" not implemented for '{x.dtype.torch_name}'")
     shape = broadcast_shapes([x.shape, mask.shape])
     views = [m.with_(shape, expand_strides(m.shape, m.strides, shape)) for m in (x, mask)]
     filler = by_value(value, x)
@@ -191,7 +194,7 @@ masked_fill = define(
             touches=_touches_of_mask,
             work=element_work.copy_and_change,
         ),
-        DTYPES,
+        ALL,
         _masked_samples,
         derivative=Derivative(
             lambda grad, b: grad.masked_fill(b, 0), None, lambda grad, b: grad.masked_fill(~b, 0)

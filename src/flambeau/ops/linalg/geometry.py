@@ -11,6 +11,7 @@ import numpy as np
 from flambeau.core.dtype import bool_, dtype, float32, float64
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
+from flambeau.core.typeinfo import finfo
 from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import WIDEST_ON_CUDA
 from flambeau.ops.index_common import indexes
@@ -81,13 +82,14 @@ cross = define(
 
 
 def _cdist_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Infer the results. Operands: two batches of rows. Params: p."""
+    """Infer the results. Operands: two batches of rows. Params: p, which the kernel has in the dtype."""
     a, b = pair_of(operands)
     if a.dtype not in (float32, float64):
         where = "cdist" if a.device.type != "cuda" else "cdist_cuda"
         raise NotImplementedError(f"\"{where}\" not implemented for '{a.dtype.torch_name}'")
     a, b = broadcast(a, b)
-    return Signature((Meta.contiguous_of((*a.shape[:-1], b.shape[-2]), a.dtype, a.device),), (a, b), params)
+    order = math.inf if params[0] > finfo(a.dtype).max else params[0]
+    return Signature((Meta.contiguous_of((*a.shape[:-1], b.shape[-2]), a.dtype, a.device),), (a, b), (order,))
 
 
 @indexes

@@ -312,7 +312,7 @@ def _added_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     assert isinstance(added, Meta) and isinstance(a, Meta) and isinstance(b, Meta)
     where = _sum_device(added, a, b)
     left, right, shape = _laid_out(a, b)
-    _check_added(added, a, b)
+    check_added(added, a, b)
     _check(a, b, where.type)
     strides = expand.rule(added, shape).strides
     numbers = [float64 if x is float else int64 for x in (beta, alpha)]
@@ -320,7 +320,7 @@ def _added_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatu
     return Signature((out,), (added.with_(shape, strides), left, right, *numbers), _rounded_only(b, params))
 
 
-def _check_added(added: Meta, a: Meta, b: Meta) -> None:
+def check_added(added: Meta, a: Meta, b: Meta) -> None:
     if a.ndim > 2 and added.dtype is not a.dtype:
         raise RuntimeError(
             f"Input dtypes must be the same, got: input {c_name(added.dtype)}, batch1: {c_name(a.dtype)}, batch2: "

@@ -31,7 +31,7 @@ from flambeau.core.random import Array, DrawGrid, MersenneTwister
 from flambeau.driver.api import Body, Kernel, Launch, Routine, Source
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Op, Operand, Signature, define
-from flambeau.ops.pointwise.dtype_promotion import NUMBERS, REALS
+from flambeau.ops.pointwise.dtype_promotion import NUMBERS, REALS, WIDE_UNSIGNED
 from flambeau.ops.work import element_work
 
 FLOATS = (float16, bfloat16, float32, float64)
@@ -354,8 +354,9 @@ _DEAL_INTEGERS = """
   }, PUT(into_range(v, p0, p1)));
 """
 integers = _distribution(
-    "random_", REALS, (int64, uint64, bool_), _twist_integers, _philox_integers, _is_wide, _DEAL_INTEGERS
-)
+    "random_", (*REALS, *WIDE_UNSIGNED), (int64, uint64, bool_), _twist_integers, _philox_integers, _is_wide,
+    _DEAL_INTEGERS,
+)  # fmt: skip
 
 
 def random_range(dtype: dtype) -> tuple[int, int, bool]:

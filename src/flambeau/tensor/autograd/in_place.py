@@ -28,11 +28,12 @@ def begin_in_place(record_plan: RecordPlan, args: Sequence[Any], target: Tensor)
     gradient.
 
     The gradient of a value that was overwritten as a whole is zero; for the base of a view `CopySlices` ensures that.
+    Integers do not require gradients: a call that changes them is not recorded.
 
     Raises:
         RuntimeError: If the target is a leaf, or a view of one, that requires a gradient.
     """
-    if not record_plan.record.recorded_in_place:
+    if not record_plan.record.recorded_in_place or target.meta.dtype.category < FLOATING:
         return None
     if _erases_history(record_plan, args, target):
         args = (*args, target)
@@ -43,11 +44,6 @@ def begin_in_place(record_plan: RecordPlan, args: Sequence[Any], target: Tensor)
             return None
         require_changeable(target)
         return _node_without_inputs(record_plan)
-    if target.meta.dtype.category < FLOATING:
-        raise RuntimeError(
-            f"a tensor of dtype {target.meta.dtype} cannot hold what requires a gradient, which "
-            f"{record_plan.record.name} would put there in place"
-        )
     require_changeable(target)
     return node
 

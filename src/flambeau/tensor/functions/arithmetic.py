@@ -35,6 +35,7 @@ from flambeau.tensor.arguments.public import (
     plain_method,
 )
 from flambeau.tensor.arguments.torch_function import again
+from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.call import binary_into, call, call_into, signature, unary, with_scalar
 from flambeau.tensor.signatures import accepts, signatures
 from flambeau.tensor.tensor import Tensor
@@ -479,13 +480,18 @@ def positive(input: Tensor) -> Any:
 # -- bounds and rounding --------------------------------------------------------------------------------
 
 
+def _is_number(x: Any) -> bool:
+    """Return True for a 0-dim tensor that PyTorch's parser accepts as a number."""
+    return isinstance(x, Tensor) and not x.meta.ndim and not requires_grad(x)
+
+
 def _bounds(x: Tensor, low: Any, high: Any) -> tuple[Pointwise, tuple[Any, ...]]:
     if low.__class__ in SCALARS and high.__class__ in SCALARS:
         return arithmetic.clamp, (x, low, high)
     if low is None and high is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     if isinstance(low, Tensor) != isinstance(high, Tensor) and low is not None and high is not None:
-        low, high = (x.item() if isinstance(x, Tensor) and not x.meta.ndim else x for x in (low, high))
+        low, high = (x.item() if _is_number(x) else x for x in (low, high))
         if isinstance(low, Tensor) or isinstance(high, Tensor):
             raise TypeError(
                 "clamp() received an invalid combination of arguments: 'min' and 'max' must both be Tensor or both "

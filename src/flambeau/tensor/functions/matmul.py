@@ -301,6 +301,14 @@ def addmm(
     return _add_product(input, mat1, mat2, beta, alpha, out, out_dtype)
 
 
+def _check_added_batches(input: Tensor, batch1: Tensor, batch2: Tensor, kind: dtype | None = None) -> None:
+    """Raise PyTorch's error for operands of `baddbmm`, in its order."""
+    _check_expands(input, (batch1.size(0), batch1.size(1), batch2.size(2)))
+    if kind is None and not autocast.threads:
+        ops.check_added(input.meta, batch1.meta, batch2.meta)
+    _check_batches(batch1, batch2)
+
+
 @both
 @signatures("""
 baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number=, alpha: Number=)
@@ -312,8 +320,7 @@ def baddbmm(
     alpha: Number = 1, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Return beta * input + alpha * (batch1 @ batch2) of batches of matrices. `out_dtype` as in `mm`."""
-    batch1.size(0), batch1.size(1), batch2.size(2)  # with fewer dimensions PyTorch raises IndexError
-    _check_batches(batch1, batch2)
+    _check_added_batches(input, batch1, batch2, out_dtype)
     return _add_product(input, batch1, batch2, beta, alpha, out, out_dtype)
 
 
@@ -417,6 +424,12 @@ def _in_place(define: Any, first: str, second: str, bind: Callable[[Any], Any] =
     def inner(self: Tensor, a: Tensor, b: Tensor, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
         if define is addr and self.meta.ndim != 2:
             raise RuntimeError(f"2D tensor expected, got {self.meta.ndim}D tensor for input")
+        if define is baddbmm and b.dtype is not self.dtype:
+            _check_added_batches(self, a, b)
+            raise RuntimeError(
+                f"Bad in-place call: input tensor dtype {ops.c_name(self.dtype)} and output tensor dtype "
+                f"{ops.c_name(b.dtype)} should match"
+            )
         result = define(self, a, b, beta=beta, alpha=alpha)
         if result.meta.shape != self.meta.shape:
             raise RuntimeError(

@@ -350,10 +350,7 @@ def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: str | None) -> Tensor
         return record_composite(_CDIST, (x1, x2), lambda: _by_product(x1, x2), (2.0,))
     if x1.dtype is not x2.dtype:
         raise RuntimeError(f"expected scalar type {x1.dtype.torch_name} but found {x2.dtype.torch_name}")
-    order = (
-        math.inf if p > finfo(x1.dtype).max else float(p)
-    )  # as PyTorch, which computes with it in the dtype
-    result: Tensor = call(geometry.cdist, (x1, x2), (order,))
+    result: Tensor = call(geometry.cdist, (x1, x2), (float(p),))
     return result
 
 

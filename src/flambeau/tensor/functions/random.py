@@ -19,7 +19,7 @@ from flambeau.core.random import PORTABLE, DrawGrid
 from flambeau.core.typeinfo import finfo
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import Derivative, Op
-from flambeau.ops.pointwise.dtype_promotion import REALS
+from flambeau.ops.pointwise.dtype_promotion import REALS, WIDE_UNSIGNED
 from flambeau.ops.random import random as ops
 from flambeau.ops.random.dropout import EACH, native_dropout
 from flambeau.runtime import current, generator, system
@@ -219,8 +219,11 @@ def random_(self: Tensor, *bounds: int, generator: Generator | None = None, **na
     Without bounds: all non-negative integers that the dtype represents exactly.
 
     Raises:
+        NotImplementedError: Without bounds, for uint16, uint32 and uint64.
         RuntimeError: For an empty range, or one that the dtype cannot represent.
     """
+    if self.dtype in WIDE_UNSIGNED and not (bounds or named):
+        raise ops.refusal("random_", self.meta)
     if interception.count and dispatch.is_shown((self,)):
         values = [*bounds, *[named[n] for n in ("from", "to") if n in named]]
         overload = ("random_", "random_.to", "random_.from")[len(values)]

@@ -49,6 +49,7 @@ from flambeau.tensor.signatures import accepts, signatures
 from flambeau.tensor.tensor import AutogradMeta, Tensor, ViewMeta, make_view
 
 _ONLY_INTS = {int}
+_BOOLS_ARE_INTS = ("dim", "indices")  # arguments of which a tensor of dtype bool is an int, as in PyTorch
 
 
 def ints(values: Any, function: str, name: str) -> tuple[int, ...]:
@@ -61,7 +62,7 @@ def ints(values: Any, function: str, name: str) -> tuple[int, ...]:
         if values and values[0].__class__ is bool:
             raise TypeError
         plain = tuple(map(index, values))
-        if plain and set(map(type, values)) != _ONLY_INTS and not name.startswith("dim"):
+        if plain and set(map(type, values)) != _ONLY_INTS and not name.startswith(_BOOLS_ARE_INTS):
             refuse_bool_tensors(values, function, name)
     except TypeError:
         if isinstance(values[0], bool):
@@ -798,6 +799,7 @@ def tensor_split(
             )
         given = given.tolist()
     if isinstance(given, list | tuple):
+        refuse_bool_tensors(given, "tensor_split", "indices")
         ends = [*ints((given,), "tensor_split", "indices"), input.meta.shape[d]]
         return tuple([run(records.slice_, input, d, a, b, 1) for a, b in zip([0, *ends], ends, strict=False)])
     count = _int(given)
@@ -828,7 +830,8 @@ def _split_along(t: Tensor, given: Any, name: str, least: int, dim: int) -> tupl
             f"torch.{name} attempted to split along dimension {dim}, but the size of the dimension {size} "
             f"is not divisible by the split_size {given}!"
         )
-    return tensor_split(t, int(given) if isinstance(given, Tensor) else given, dim)
+    split = ints((given,), name, "indices") if isinstance(given, list | tuple) else int(given)
+    return tensor_split(t, split, dim)
 
 
 @function
