@@ -77,7 +77,8 @@ picture are a ratio of 1 and factors of 1.5 and 3.
 {"".join(_worst_line(row) for row in worst)}
 ## A GPU that the model was not fitted to
 
-The profile `{other["profile"]}` scales the constants of `{data["profile"]}` by its rates, memory and cache. These are
+The profile `{other["profile"]}` scales the constants of `{data["profile"]}` by its rates, memory and cache. Those of
+copies over PCIe were measured by `flambeau calibrate` in another run. These are
 {len(other["rows"])} workloads of another seed, measured on {other["date"]} under
 {other["software"].partition("+")[0]} on an {other["machine"]}.
 
