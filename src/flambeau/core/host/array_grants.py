@@ -1,13 +1,14 @@
 """`ask_before_arrays`: NumPy asks a function before it allocates the memory of a large array.
 
 # Note [Temporary arrays]
-Problem: A kernel's temporary arrays take from none to forty times the memory of its operands, and Linux kills a process
-that commits more than the host has. Rule: NumPy asks before it allocates an array of 1 MiB or more, and raises
-MemoryError if the answer is no. Why: an estimate for each kernel would refuse calls that fit, or accept some that do
-not. How: a context variable of NumPy selects the functions that allocate (NEP 49), so only the contexts that run
-kernels of virtual GPUs ask. An exception in those functions is lost, so Ctrl-C must be deferred while they run.
-Consequences: An array costs 1 us more, so small kernels run in contexts that do not ask. Memory that NumPy's C code
-takes without an array, such as the buffer of a stable sort, is not asked for; it has at most the size of an operand.
+Problem: A kernel's temporary arrays take from none to forty times the memory of its operands, or its square (windows,
+attention), and Linux kills a process that commits more than the host has. Rule: NumPy asks before it allocates an array
+of 1 MiB or more, and raises MemoryError if the answer is no. Why: an estimate for each kernel would refuse calls that
+fit, or accept some that do not. How: a context variable of NumPy selects the functions that allocate (NEP 49), so only
+the contexts that run kernels of virtual GPUs ask. An exception in those functions is lost, so Ctrl-C must be deferred
+while they run. Consequences: An array costs 1 us more, so kernels with operands of less than 1 MiB and fewer than a
+million operations do not ask. Memory that NumPy's C code takes without an array, such as the buffer of a stable sort,
+is not asked for; it has at most the size of an operand.
 """
 
 from __future__ import annotations

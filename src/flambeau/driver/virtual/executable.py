@@ -78,7 +78,8 @@ class VirtualExecutable(Executable):
         # integers may be indices that are out of range
         self.may_fail = any(m.dtype.category == INTEGRAL for m in inputs)
         self.copies = copied_bytes(launch)
-        self.is_large = sum(self.spans) >= LARGE
+        elements = sum([m.numel * m.itemsize for m in launch.operands])  # expanded ones, too
+        self.is_large = max(elements, launch.kernel.flops(launch)) >= LARGE
         self.cycles = launch.kernel.cycles
         self.workspace = launch.kernel.workspace(launch)
         self.host_ns = host.of_launch(self.name, len(self.spans))
