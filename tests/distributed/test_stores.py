@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import random
 import socket
@@ -20,6 +22,7 @@ from flambeau.core.host.turn_scheduler import Baton
 from flambeau.core.ipc.codec import Inbox, frame_message, pack, unpack
 from flambeau.distributed import errors
 from flambeau.distributed.rendezvous import register_rendezvous_handler, rendezvous
+from flambeau.distributed.stores import file_store
 from flambeau.distributed.stores.file_store import FileStore
 from flambeau.distributed.stores.store import HashStore, PrefixStore, Store, await_keys
 from flambeau.distributed.stores.tcp_store import TCPStore
@@ -515,3 +518,22 @@ def test_a_file_store_ignores_the_partial_change_of_a_killed_writer(tmp_path: Pa
     later = FileStore(str(path), 9)
     assert [store.get("c") for store in (other, later)] == [b"3", b"3"]
     assert later.check(["b"]) is False and later.get("a") == b"1"
+
+
+def test_a_change_that_cannot_be_written_leaves_a_file_store_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    store = FileStore(str(path), 9)
+    store.add("n", 1)
+    path.write_bytes(path.read_bytes() + frame_message(["add", ["n", 1]])[:9])  # a killed writer's part
+
+    class Broken(io.FileIO):
+        def truncate(self, size: int | None = None) -> int:
+            raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file_store, "open", lambda name, *_, **__: Broken(name, "a+"), raising=False)
+        with pytest.raises(OSError, match="Input/output error"):
+            store.add("n", 1)
+    assert store.add("n", 1) == 2

@@ -142,14 +142,15 @@ class _Log:
             self._read += len(news) - partial
 
             def append(message: bytes) -> None:
-                if partial:
-                    file.truncate(self._read)
                 try:
                     with naming(self.path, "the store is as before"):
+                        if partial:
+                            file.truncate(self._read)
                         _write_all(file, message)
                 except OSError:
-                    file.truncate(self._read)  # a partial record would be read as the beginning of the next
+                    end = self._read
                     self._forget()
+                    file.truncate(end)  # a partial record would be read as the beginning of the next
                     raise
                 self._read += len(message)
 
