@@ -305,6 +305,17 @@ def checked_scalar(value: complex, kind: dtype) -> bool | int | float | complex:
     return _checked_int(value, kind)
 
 
+def wide_scalar(number: Any) -> Any:
+    """Return a number for a tensor: PyTorch takes integers up to 64 bits, of which tensors and kernels have 63.
+
+    Raises:
+        OverflowError: If an integer has more bits.
+    """
+    if isinstance(number, int) and not -(1 << 63) <= number < 1 << 64:
+        raise OverflowError("int too big to convert")
+    return float(number) if isinstance(number, int) and number >= 1 << 63 else number
+
+
 def _checked_complex(value: complex, kind: dtype) -> complex:
     largest = _largest(kind.to_real())
     if any(abs(part) > largest and math.isfinite(part) for part in (value.real, value.imag)):

@@ -13,7 +13,7 @@ from flambeau.core.dtype import FLOATING, INTEGRAL, bool_, dtype, promote_types
 from flambeau.core.errors import argument_type, type_name
 from flambeau.core.layout import wrap_dim
 from flambeau.ops.autocast_rules import AS_IS_ON_CPU, LOWER_ON_CUDA, WIDEST_ON_CUDA, AutocastRule
-from flambeau.ops.copy import checked_scalar
+from flambeau.ops.copy import checked_scalar, wide_scalar
 from flambeau.ops.linalg import matmul as ops
 from flambeau.tensor import autocast, dispatch, interception
 from flambeau.tensor.arguments.arg_errors import Number
@@ -216,21 +216,27 @@ alias("ger", outer)
 # -- a product added to a tensor ------------------------------------------------------------------------
 
 
+def _numbers(beta: Any, alpha: Any, like: Tensor, shape: Sequence[int], depth: int) -> tuple[Any, Any]:
+    """Return the factors of a product of this shape, converted as PyTorch converts those that it uses."""
+    if 0 in shape:
+        return 0, 0
+    return _number(beta, like), _number(alpha, like) if depth else 0
+
+
 def _number(x: Any, like: Tensor) -> Any:
     """Return a factor converted as PyTorch converts it: to an integer of the dtype for integer tensors."""
-    if x.__class__ is int:
-        return checked_scalar(x, like.dtype) if like.dtype.category == INTEGRAL else x
-    if isinstance(x, Tensor):
-        x = x.item()
+    x = wide_scalar(x.item() if isinstance(x, Tensor) else x)
+    if like.dtype.category == INTEGRAL:
+        return checked_scalar(x, like.dtype)
     if isinstance(x, complex):
         if not x.imag:
             return _number(x.real, like)
         if not like.dtype.is_complex:
             kind = "int64_t" if like.dtype.category < FLOATING else ops.c_name(like.dtype)
             raise RuntimeError(f"value cannot be converted to type {kind} without overflow")
-    if like.dtype.category == INTEGRAL:
-        return checked_scalar(int(x), like.dtype)
-    return int(x) if like.dtype.category < FLOATING or isinstance(x, bool) else x
+    if like.dtype.category < FLOATING:
+        return bool(x)
+    return x
 
 
 def _check_expands(input: Tensor, shape: tuple[int, ...]) -> None:
@@ -263,7 +269,7 @@ def _add_product(
         raise RuntimeError(ops.mismatch(a.meta, b.meta))
     if input.meta.shape != right[-1:]:
         _check_expands(input, (*left[:-1], right[-1]))
-    args = (input, a, b, _number(beta, input), _number(alpha, input))
+    args = (input, a, b, *_numbers(beta, alpha, input, (*left[:-1], right[-1]), left[-1]))
     if kind is not None:
         return out_dtype_matmul.add_product(
             "addmm" if a.ndim == 2 else "baddbmm", input, a, b, args[3:], kind, out
@@ -367,7 +373,7 @@ def _addmv(input: Tensor, mat: Tensor, vec: Tensor, beta: Any, alpha: Any, out: 
         raise RuntimeError(
             f"addmv input tensors must have the same dtype, but got {names[0]}, {names[1]}, and {names[2]}"
         )
-    return _run_added((input, mat, vec, _number(beta, input), _number(alpha, input)), out)
+    return _run_added((input, mat, vec, *_numbers(beta, alpha, input, (rows,), columns)), out)
 
 
 @both

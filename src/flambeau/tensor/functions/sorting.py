@@ -6,6 +6,7 @@ from typing import Any
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import bool_
+from flambeau.ops.copy import wide_scalar
 from flambeau.ops.index import sort as ops
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.reduce import reduction
@@ -152,13 +153,6 @@ def bucketize(
     return searchsorted(boundaries, input, out_int32=out_int32, right=right, out=out)
 
 
-def _scalar(number: Any) -> Any:
-    """Return a number for a tensor: PyTorch takes integers up to 64 bits, of which tensors have 63."""
-    if isinstance(number, int) and not -(1 << 63) <= number < 1 << 64:
-        raise OverflowError("int too big to convert")
-    return float(number) if isinstance(number, int) and number >= 1 << 63 else number
-
-
 @function
 @signatures("""
 isin(element: Number, test_elements: Tensor, *, assume_unique: bool=, invert: bool=)
@@ -171,9 +165,9 @@ def isin(
 ) -> Tensor:
     """Return True if each of `elements` is among `test_elements`. One of the two may be a number."""
     if not isinstance(elements, Tensor):
-        elements = tensor(_scalar(elements), device=test_elements.device)
+        elements = tensor(wide_scalar(elements), device=test_elements.device)
     if not isinstance(test_elements, Tensor):
-        test_elements = tensor(_scalar(test_elements), device=elements.device)
+        test_elements = tensor(wide_scalar(test_elements), device=elements.device)
     for x in (elements, test_elements):
         if x.dtype is bool_ or x.dtype.is_complex:
             raise RuntimeError(f"Unsupported input type encountered for isin(): {x.dtype.torch_name}")
