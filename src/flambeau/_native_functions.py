@@ -10,6 +10,7 @@ from flambeau.core.callsite import warn_program
 from flambeau.core.layout import wrap_dim
 from flambeau.tensor.arguments.arg_aliases import accepting
 from flambeau.tensor.arguments.arg_errors import IntOrTuple, IntTuple
+from flambeau.tensor.arguments.torch_function import announce
 from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
@@ -219,3 +220,9 @@ def while_loop(
             )
         values = found
     return values
+
+
+announce({
+    define.__name__: define
+    for define in (affine_grid_generator, fill, frobenius_norm, grid_sampler, is_signed, norm_except_dim, nuclear_norm)
+})  # fmt: skip

@@ -16,6 +16,7 @@ import numpy as np
 
 from flambeau.core.absent import absent_class
 from flambeau.overrides import handle_torch_function, has_torch_function
+from flambeau.tensor.arguments.torch_function import announce
 
 __all__ = [
     "SymBool", "SymFloat", "SymInt", "sym_float", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "sym_sqrt",
@@ -107,3 +108,8 @@ def _choose(select: Callable[..., Any], a: Any, b: Any) -> Any:
             raise AssertionError(f"expected {_NUMBERS}, got {type(x)}")
     found = select(a, b)
     return float(found) if isinstance(a, float) or isinstance(b, float) else found
+
+
+announce({
+    define.__name__: define for define in (sym_float, sym_int, sym_ite, sym_max, sym_min, sym_not, sym_sqrt, sym_sum)
+})  # fmt: skip

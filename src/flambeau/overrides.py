@@ -7,6 +7,7 @@ Importing this module makes all public functions check their arguments for overr
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
@@ -19,9 +20,14 @@ from flambeau.tensor.tensor import Tensor
 
 __all__ = [
     "TorchFunctionMode", "get_default_nowrap_functions", "get_ignored_functions", "get_overridable_functions",
-    "handle_torch_function", "has_torch_function", "has_torch_function_unary", "has_torch_function_variadic",
-    "is_tensor_like", "is_tensor_method_or_property", "resolve_name", "wrap_torch_function",
+    "get_testing_overrides", "handle_torch_function", "has_torch_function", "has_torch_function_unary",
+    "has_torch_function_variadic", "is_tensor_like", "is_tensor_method_or_property", "resolve_name",
+    "wrap_torch_function",
 ]  # fmt: skip
+
+_IMPORTED_ON_USE = tuple(
+    [f"flambeau.{name}" for name in ("_native_functions", "_symbolic", "nn.init", "sparse", "special")]
+)
 
 
 def has_torch_function(relevant_args: Iterable[Any]) -> bool:
@@ -80,6 +86,9 @@ def is_tensor_like(inp: Any) -> bool:
 
 def get_overridable_functions() -> dict[Any, list[Callable[..., Any]]]:
     """Return the functions that classes may override, by the module or class that has them. Properties are included."""
+    for module in map(import_module, _IMPORTED_ON_USE):
+        for attribute in dir(module):  # some functions of these modules exist after their first use only
+            getattr(module, attribute)
     found: dict[Any, list[Callable[..., Any]]] = {}
     for function in torch_function.overridable():
         name = resolve_name(function)
@@ -88,6 +97,30 @@ def get_overridable_functions() -> dict[Any, list[Callable[..., Any]]]:
         owner: Any = Tensor if place[:1] == ["Tensor"] else import_module(".".join(["flambeau", *place]))
         found.setdefault(owner, []).append(function)
     return found
+
+
+def get_testing_overrides() -> dict[Callable[..., Any], Callable[..., Any]]:
+    """Return a function that returns -1 for each function that classes may override.
+
+    It has the parameters of the function that it stands for, and refuses other arguments. Setters are not included.
+    """
+    functions = [each for owned in get_overridable_functions().values() for each in owned]
+    return {each: _stand_in(each) for each in functions if each.__name__ != "__set__"}
+
+
+def _stand_in(function: Callable[..., Any]) -> Callable[..., int]:
+    shown = inspect.signature(_get if function.__name__ == "__get__" else function)
+
+    def override(*args: Any, **kwargs: Any) -> int:
+        shown.bind(*args, **kwargs)
+        return -1
+
+    override.__signature__ = shown  # type: ignore[attr-defined]
+    return override
+
+
+def _get(self: Tensor) -> Any:
+    """Show the parameter of a getter."""
 
 
 def get_ignored_functions() -> set[Callable[..., Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 from flambeau.core.callsite import warn_program
 from flambeau.runtime.generator import Generator
 from flambeau.tensor.arguments.arg_errors import checking
+from flambeau.tensor.arguments.torch_function import announce
 from flambeau.tensor.functions import creation
 from flambeau.tensor.functions.arithmetic import where
 from flambeau.tensor.functions.linalg import linalg_qr
@@ -71,6 +72,10 @@ def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Fill a tensor with random numbers of the uniform distribution over [a, b)."""
+    return _no_grad_uniform_(tensor, a, b, generator)
+
+
+def _no_grad_uniform_(tensor: Tensor, a: float, b: float, generator: Generator | None = None) -> Tensor:
     tensor.detach().uniform_(a, b, generator=generator)
     return tensor
 
@@ -79,6 +84,10 @@ def normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None
 ) -> Tensor:
     """Fill a tensor with normal numbers."""
+    return _no_grad_normal_(tensor, mean, std, generator)
+
+
+def _no_grad_normal_(tensor: Tensor, mean: float, std: float, generator: Generator | None = None) -> Tensor:
     tensor.detach().normal_(mean, std, generator=generator)
     return tensor
 
@@ -140,13 +149,17 @@ def _redraw_uniform(
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
     """Fill a tensor with `val`."""
+    return _no_grad_fill_(tensor, val)
+
+
+def _no_grad_fill_(tensor: Tensor, val: float) -> Tensor:
     tensor.detach().fill_(val)
     return tensor
 
 
 def ones_(tensor: Tensor) -> Tensor:
     """Fill a tensor with ones."""
-    return constant_(tensor, 1.0)
+    return _no_grad_fill_(tensor, 1.0)
 
 
 def zeros_(tensor: Tensor) -> Tensor:
@@ -198,13 +211,13 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Generator | No
     """Initialize by Glorot's rule, uniformly in +-gain * sqrt(6 / (fan_in + fan_out))."""
     std = gain * math.sqrt(2.0 / float(sum(_calculate_fan_in_and_fan_out(tensor))))
     bound = math.sqrt(3.0) * std
-    return uniform_(tensor, -bound, bound, generator)
+    return _no_grad_uniform_(tensor, -bound, bound, generator)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
     """Initialize by Glorot's rule, normally with standard deviation gain * sqrt(2 / (fan_in + fan_out))."""
     std = gain * math.sqrt(2.0 / float(sum(_calculate_fan_in_and_fan_out(tensor))))
-    return normal_(tensor, 0.0, std, generator)
+    return _no_grad_normal_(tensor, 0.0, std, generator)
 
 
 def kaiming_uniform_(
@@ -219,7 +232,7 @@ def kaiming_uniform_(
         return tensor
     std = calculate_gain(nonlinearity, a) / math.sqrt(_calculate_correct_fan(tensor, mode))
     bound = math.sqrt(3.0) * std
-    return uniform_(tensor, -bound, bound, generator)
+    return _no_grad_uniform_(tensor, -bound, bound, generator)
 
 
 def kaiming_normal_(
@@ -235,7 +248,7 @@ def kaiming_normal_(
     if _is_empty(tensor):
         return tensor
     std = calculate_gain(nonlinearity, a) / math.sqrt(_calculate_correct_fan(tensor, mode))
-    return normal_(tensor, 0, std, generator)
+    return _no_grad_normal_(tensor, 0, std, generator)
 
 
 def _is_empty(tensor: Tensor) -> bool:
@@ -314,11 +327,14 @@ def _old(fill: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return with_warning
 
 
-# Packages import these helpers of PyTorch's.
-_no_grad_uniform_, _no_grad_normal_, _no_grad_trunc_normal_ = uniform_, normal_, trunc_normal_
-_no_grad_fill_, _no_grad_zero_ = constant_, zeros_
+_no_grad_trunc_normal_, _no_grad_zero_ = trunc_normal_, zeros_  # packages import these names of PyTorch's
 
 uniform, normal, constant, eye, dirac = map(_old, (uniform_, normal_, constant_, eye_, dirac_))
 xavier_uniform, xavier_normal = map(_old, (xavier_uniform_, xavier_normal_))
 kaiming_uniform, kaiming_normal = map(_old, (kaiming_uniform_, kaiming_normal_))
 orthogonal, sparse = map(_old, (orthogonal_, sparse_))
+
+announce({
+    "__name__": __name__, "uniform_": uniform_, "normal_": normal_, "constant_": constant_,
+    "kaiming_uniform_": kaiming_uniform_,
+})  # fmt: skip

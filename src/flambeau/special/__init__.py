@@ -8,6 +8,7 @@ from flambeau.core.names import lacking as _lacking
 from flambeau.core.names import publish as _publish
 from flambeau.tensor.arguments.arg_aliases import accepting as _accepting
 from flambeau.tensor.arguments.public import functions as _functions
+from flambeau.tensor.arguments.torch_function import announce as _announce
 from flambeau.tensor.functions.special import (
     airy_ai,
     bessel_j0,
@@ -75,5 +76,6 @@ def __getattr__(name: str) -> object:
     if name in _LATER:
         found = globals()[name] = _accepting(unwrap(_functions[name]), f"special_{name}")
         _publish({"__name__": __name__, name: found})
+        _announce()
         return found
     _raise_absence(name)

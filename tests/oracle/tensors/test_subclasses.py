@@ -5,6 +5,7 @@ That program prints what it does under PyTorch; here is what is refused, and wha
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import warnings
@@ -254,3 +255,79 @@ for space in (torch, torch.Tensor, torch.nn.functional, torch.linalg, torch.spec
 assert read > 1000, read
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=300)
+
+
+# -- functions that classes may override, and what stands for them in tests ---------------------------------------
+
+WITHOUT_DOORS = {"torch._assert_async"}  # and collectives: they call no override
+OTHER_ARGUMENTS = {  # PyTorch's functions take what Flambeau's take, not what its stand-ins show
+    "torch.frobenius_norm", "torch.linalg.solve_triangular", "torch.where", "torch.Tensor.where",
+}  # fmt: skip
+
+
+def _found(lib: Any, name: str) -> Any:
+    for part in name.split(".")[1:]:
+        lib = getattr(lib, part)
+    return lib
+
+
+def _has(name: str) -> bool:
+    try:
+        return bool(_found(flambeau, name))
+    except AttributeError:
+        return False
+
+
+def test_testing_overrides_have_pytorchs_functions() -> None:
+    ours, compared = flambeau.overrides.get_testing_overrides(), 0
+    for function, stand_in in torch.overrides.get_testing_overrides().items():
+        name = torch.overrides.resolve_name(function) or f"{function.__module__}.{function.__name__}"
+        if name.startswith("torch.distributed") or name in WITHOUT_DOORS or not _has(name):
+            continue
+        override = ours[_found(flambeau, name)]
+        if name in OTHER_ARGUMENTS:
+            continue
+        needed = [p for p in inspect.signature(stand_in).parameters.values() if p.default is p.empty]
+        named = {p.name: 1 for p in needed if p.kind is p.KEYWORD_ONLY}
+        values = [1 for p in needed if p.kind is p.POSITIONAL_OR_KEYWORD]
+        assert override(*values, **named) == stand_in(*values, **named) == -1, name
+        compared += 1
+    assert compared > 1250
+    with pytest.raises(TypeError, match="missing a required argument"):
+        ours[flambeau.add](1)
+    assert inspect.signature(ours[flambeau.add]) == inspect.signature(flambeau.add)
+
+
+CALLS = {
+    "torch.affine_grid_generator": lambda m, x: m.affine_grid_generator(x, [1, 1, 2, 2], False),
+    "torch.frobenius_norm": lambda m, x: m.frobenius_norm(x, [0, 1]),
+    "torch.is_signed": lambda m, x: m.is_signed(x),
+    "torch.norm_except_dim": lambda m, x: m.norm_except_dim(x),
+    "torch.nuclear_norm": lambda m, x: m.nuclear_norm(x),
+    "torch.special.softmax": lambda m, x: m.special.softmax(x, 0),
+    "torch.special.log_softmax": lambda m, x: m.special.log_softmax(x, 0),
+    "torch.nn.init.uniform_": lambda m, x: m.nn.init.uniform_(x),
+    "torch.nn.init.normal_": lambda m, x: m.nn.init.normal_(x),
+    "torch.nn.init.constant_": lambda m, x: m.nn.init.constant_(x, 1.0),
+    "torch.nn.init.kaiming_uniform_": lambda m, x: m.nn.init.kaiming_uniform_(x),
+    "torch.sym_max": lambda m, x: m.sym_max(x, x),
+    "torch.sym_sum": lambda m, x: m.sym_sum([x, x]),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_functions_imported_on_first_use_are_overridden(name: str) -> None:
+    for lib in (torch, flambeau):
+        asked: list[Any] = []
+
+        def record(
+            cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None, asked: Any = asked
+        ) -> int:
+            asked.append(func)
+            return -1
+
+        kind = type("Recording", (lib.Tensor,), {})
+        x = lib.ones(2, 3).as_subclass(kind)
+        kind.__torch_function__ = classmethod(record)  # type: ignore[attr-defined]
+        assert CALLS[name](lib, x) == -1
+        assert [lib.overrides.resolve_name(func) for func in asked] == [name]

@@ -379,11 +379,8 @@ def _is_door(function: FunctionType) -> bool:
 def overridable() -> set[Any]:
     """Return all callables that `__torch_function__` may override: functions, methods, getters and setters."""
     found: set[Any] = {function for _, function in _functions()}
-    for name, value in _members():
-        if isinstance(value, property):
-            found |= {value.__get__, value.__set__}
-        elif name not in _OPERATORS:
-            found.add(value)
+    for _, value in _members():
+        found |= {value.__get__, value.__set__} if isinstance(value, property) else {value}
     return found
 
 
