@@ -274,6 +274,8 @@ CALLS: list[Any] = [
     lambda t, d: d.ConcatDataset([some(t), range(3)])[-14],
     lambda t, d: [d.ConcatDataset([range(3), range(10, 12)])[i] for i in range(-5, 5)],
     lambda t, d: d.ConcatDataset([range(3)])[3],
+    lambda t, d: [d.ConcatDataset.cumsum(x) for x in ([], [range(3), "ab"], (range(0), [1]))],
+    lambda t, d: d.ConcatDataset.cumsum([3]),
     lambda t, d: d.ConcatDataset([range(3)]).cummulative_sizes,
     lambda t, d: len(some(t) + some(t)),
     lambda t, d: list(iterable(t) + iterable(t)),
