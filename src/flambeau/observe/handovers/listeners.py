@@ -5,6 +5,7 @@ A module of the standard library is patched when it is loaded: immediately, or w
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -101,6 +102,7 @@ def watch_process() -> None:
         stack = ExitStack()
         stack.enter_context(watch())
         _process.append(stack)
+        atexit.register(unwatch_process)  # before the interpreter clears the modules that this needs
 
 
 def unwatch_process() -> None:
