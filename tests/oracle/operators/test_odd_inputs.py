@@ -275,6 +275,21 @@ CALLS = {
     "baddbmm of other batches": lambda m: m.baddbmm(m.ones(2, 3, 3), m.ones(3, 3, 4), m.ones(2, 4, 3)),
     "baddbmm_ of two dtypes": lambda m: m.ones(2, 3, 3).baddbmm_(m.ones(2, 3, 4), m.ones(2, 4, 3).double()),
     "baddbmm_ of integers and other sizes": lambda m: m.ones(1, 3, 3).int().baddbmm_(m.ones(1, 3, 4), m.ones(1, 3, 3)),
+    "linear with a number of another dtype": lambda m: m.nn.functional.linear(m.ones(2, 3), m.ones(4, 3), m.tensor(2)),
+    "linear with a bias of two dimensions": lambda m: m.nn.functional.linear(m.ones(2, 3), m.ones(4, 3), m.ones(2, 1)),
+    "linear with too many biases": lambda m: m.nn.functional.linear(m.ones(2, 3), m.ones(4, 3), m.ones(3, 1)),
+    "pinv with a limit that requires a gradient": lambda m: m.linalg.pinv(m.eye(2), m.tensor(0.1, requires_grad=True)),
+    "pinv of a limit under no_grad": lambda m: m.no_grad()(m.linalg.pinv)(m.eye(2), m.tensor(0.1, requires_grad=True)),
+    "unfold of integers": lambda m: m.nn.functional.unfold(m.ones(1, 2, 3, 3).long(), [3, 2]),
+    "fold of bytes": lambda m: m.nn.functional.fold(m.ones(1, 6, 2).byte(), (3, 3), (3, 2)),
+    "unfold of booleans": lambda m: m.nn.functional.unfold(m.eye(3).bool().view(1, 1, 3, 3), 2),
+    "threshold_ of expanded": lambda m: m.nn.functional.threshold_(m.tensor([0.05, 2.0]).expand(3, 2), 0.1, 5.0),
+    "index_add_ in a dimension of the tensor alone": lambda m: m.ones(2, 3).index_add_(1, m.tensor([0]), m.ones(2)),
+    "index_reduce_ in a dimension of the tensor alone": lambda m: m.ones(1, 1, 2).index_reduce_(
+        -1, m.tensor([0, 0]), m.ones(2), "prod"
+    ),
+    "attention with a negative dropout": lambda m: _attention(m, -1.0),
+    "attention with a dropout of nan": lambda m: _attention(m, m.nan),
     "matrix_power into": lambda m: m.linalg.matrix_power(m.eye(2), 3, out=m.empty(0, dtype=m.float64)),
 }  # fmt: skip
 
@@ -322,6 +337,14 @@ def test_gradients(name: str) -> None:
         given = room.arange(1.0, y.numel() + 1).view(y.shape)
         found.append(room.autograd.grad(y, x, given)[0].round(decimals=4))
     same(found[1], found[0], 4)
+
+
+def _attention(m: Any, dropout: float) -> Any:
+    x = m.arange(12.0).view(3, 1, 4) / 12
+    attended, _ = m.nn.functional.multi_head_attention_forward(
+        x, x, x, 4, 2, m.ones(12, 4), None, None, None, False, dropout, m.eye(4), None
+    )
+    return attended.round(decimals=4)
 
 
 def _bce(m: Any, *args: Any, **named: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import BOOL, INTEGRAL, bool_, dtype, float64, promote_types
 from flambeau.core.errors import argument_type
-from flambeau.core.layout import wrap_dim
+from flambeau.core.layout import may_self_overlap, wrap_dim
 from flambeau.ops.copy import checked_scalar
 from flambeau.ops.op import Op
 from flambeau.ops.pointwise import activation as ops
@@ -26,6 +26,7 @@ from flambeau.tensor.arguments.options import integer, kind_of, number
 from flambeau.tensor.arguments.public import function, method
 from flambeau.tensor.call import call, call_into, unary
 from flambeau.tensor.functions import creation
+from flambeau.tensor.functions.indexing import without_repeats
 from flambeau.tensor.outputs import run
 from flambeau.tensor.signatures import by_parser, compares, signatures
 from flambeau.tensor.tensor import Tensor
@@ -182,6 +183,9 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     numbers = (
         [checked_scalar(x, kind) for x in (threshold, value)] if kind.category > BOOL else [threshold, value]
     )
+    if inplace and may_self_overlap(input.meta.shape, input.meta.strides):
+        _run(ops.threshold, "threshold", without_repeats(input), *numbers, inplace=True)
+        return input
     return _run(ops.threshold, "threshold", input, *numbers, inplace=inplace)
 
 

@@ -316,5 +316,7 @@ def _attend_with_weights(
 ) -> tuple[Tensor, Given]:
     """Return the output and the weights, in several kernels."""
     scores = matmul(q * math.sqrt(1 / q.shape[-1]), k.transpose(-2, -1))
-    weights = dropout(softmax(scores if mask is None else scores + mask, -1), p, p > 0)
+    weights = softmax(scores if mask is None else scores + mask, -1)
+    if p > 0:  # as in PyTorch, which checks no other probability
+        weights = dropout(weights, p)
     return matmul(weights, v), weights

@@ -34,13 +34,18 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     require_tensor(weight, "linear", "weight", 2)
     if autocast.threads:
         input, weight, bias = autocast.cast(LOWER, input, weight, bias)
-    if bias is not None and bias.meta.ndim == 1:
-        if require_tensor(input, "linear").meta.ndim == 2:
-            return addmm(bias, input, weight.t())
-        if input.dim() > 0 and input.is_contiguous() and input.shape[-1] == weight.shape[1]:
-            rows = input.view(math.prod(input.shape[:-1]), input.shape[-1])
-            flat = addmm(bias, rows, weight.t())
-            return flat.view(*input.shape[:-1], flat.shape[-1])
+    if bias is not None and require_tensor(input, "linear").meta.ndim == 2:
+        return addmm(bias, input, weight.t())
+    if (
+        bias is not None
+        and bias.meta.ndim == 1
+        and input.dim() > 0
+        and input.is_contiguous()
+        and input.shape[-1] == weight.shape[1]
+    ):
+        rows = input.view(math.prod(input.shape[:-1]), input.shape[-1])
+        flat = addmm(bias, rows, weight.t())
+        return flat.view(*input.shape[:-1], flat.shape[-1])
     product = matmul(require_tensor(input, "linear"), weight.t())
     return product if bias is None else product + bias
 

@@ -358,6 +358,10 @@ def _along_rule(name: str) -> Callable[[Sequence[Operand], Params], Signature]:
             )
         if x.dtype is not source.dtype:
             raise RuntimeError(_dtype_words(name, x.dtype.torch_name, source.dtype.torch_name))
+        if name != "index_copy" and dim >= max(1, source.ndim):
+            raise RuntimeError(
+                f"{name}_(): Indexing dim {dim} is out of bounds of the source tensor with dim {source.ndim}"
+            )
         count = source.shape[dim] if source.ndim > dim else 1
         to, of = (meta.shape[:dim] + meta.shape[dim + 1 :] for meta in (x, source))
         if name != "index_copy" and not (x.ndim and source.ndim):

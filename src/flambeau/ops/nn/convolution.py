@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flambeau.core.dtype import complex32, dtype, float64, int64
+from flambeau.core.dtype import INTEGRAL, complex32, dtype, float64, int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import LOWER
@@ -21,7 +21,7 @@ from flambeau.ops.linalg.matmul import c_name, product_rate, round_to_tf32, uses
 from flambeau.ops.nn.windows import Ints, pad_axes, spread, taps, windows
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.dtype_promotion import FLOATING_OR_COMPLEX, INTEGERS
+from flambeau.ops.pointwise.dtype_promotion import FLOATING_OR_COMPLEX, INTEGERS, REFUSED
 from flambeau.ops.work import product_work
 
 Array = np.ndarray[Any, Any]
@@ -452,11 +452,17 @@ convolution_backward_weight = define(
 # -- unfold and fold: the columns themselves --------------------------------------------------------------
 
 
+def _refuse_integers(x: Meta, name: str) -> None:
+    if x.dtype.category == INTEGRAL or x.dtype in REFUSED:
+        raise NotImplementedError(f"\"{name}_{x.device.type}\" not implemented for '{x.dtype.torch_name}'")
+
+
 def _unfold_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
     """Infer the columns (N, C * taps, windows) of x (N, C, H, W). Params: (kernel size, Geometry)."""
     x = operands[0]
     kernel, how = params
     assert isinstance(x, Meta)
+    _refuse_integers(x, "im2col_out")
     size = how.size(x.shape[2:], kernel)
     if any(n <= 0 for n in size):
         raise RuntimeError(
@@ -493,6 +499,7 @@ def _fold_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signatur
     x = operands[0]
     size, kernel, how = params
     assert isinstance(x, Meta)
+    _refuse_integers(x, "col2im_out")
     taps, count = math.prod(kernel), how.size(size, kernel)
     if x.shape[1] % taps:
         raise RuntimeError(

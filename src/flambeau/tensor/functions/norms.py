@@ -20,9 +20,11 @@ from flambeau.ops.linalg import linalg as ops
 from flambeau.ops.linalg.linalg_gradients import pseudo_inverse
 from flambeau.ops.op import Derivative
 from flambeau.ops.reduce.reduction import norm as folded
+from flambeau.tape.mode import mode as gradient_mode
 from flambeau.tensor import autocast
 from flambeau.tensor.arguments.arg_errors import IntOrTuple, Number
 from flambeau.tensor.arguments.public import both, function, functions
+from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.autograd.composites import Composite, record_composite
 from flambeau.tensor.call import call
 from flambeau.tensor.functions.linalg import eigh, eigvalsh, linalg_svd, svdvals, tensor_of
@@ -294,9 +296,19 @@ def pinv(
         )
     if rcond is not None:
         atol, rtol = 0.0, rcond
+    _refuse_gradient("atol", atol)
+    _refuse_gradient("rtol", rtol)
     found = record_composite(_PINV, (x,), lambda: _pseudo_inverse(x, atol, rtol, hermitian))
     result: Tensor = deliver(found, out, "linalg.pinv")
     return result
+
+
+def _refuse_gradient(name: str, limit: Any) -> None:
+    if isinstance(limit, Tensor) and gradient_mode.recording and requires_grad(limit):
+        raise RuntimeError(
+            f"The function 'linalg_pinv' is not differentiable with respect to argument '{name}'. This input cannot "
+            "have requires_grad True."
+        )
 
 
 def _pseudo_inverse(A: Tensor, atol: Any, rtol: Any, hermitian: bool) -> Tensor:
