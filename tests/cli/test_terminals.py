@@ -14,6 +14,7 @@ from cli_kit import environment, program
 
 from flambeau.cli.output import console
 from flambeau.cli.output.console import RED, Screen
+from flambeau.cli.output.race_entries import write_races
 
 RACY = """
     import torch
@@ -108,6 +109,49 @@ def test_a_report_is_as_wide_as_a_narrow_terminal(monkeypatch: pytest.MonkeyPatc
         screen.entry("races", "word " * 50)
         screen.end()
         assert max(map(len, file.getvalue().splitlines())) == width
+
+
+@pytest.mark.parametrize(
+    ("occurrences", "text"),
+    [
+        ([("cuda:0", 0, 1)], "cuda:0 (on rank 0)"),
+        ([("cuda:0", 0, 1), ("cuda:0", 1, 1)], "cuda:0 (on ranks 0 and 1)"),
+        ([("cuda:0", 0, 2), ("cuda:0", 1, 1)], "cuda:0 (on ranks 0 and 1, 3 times)"),
+        ([("cuda:0", 0, 1), ("cuda:1", 1, 1)], "cuda:0 (on rank 0) and cuda:1 (on rank 1)"),
+        ([("cuda:0", rank, 1) for rank in range(3)], "cuda:0 (on ranks 0, 1 and 2)"),
+        (
+            [(f"cuda:{rank}", rank, 1) for rank in range(5)],
+            "cuda:0 (on rank 0), cuda:1 (on rank 1), cuda:2 (on rank 2) and 2 devices more",
+        ),
+    ],
+)
+def test_a_race_of_several_ranks_names_devices_once(
+    monkeypatch: pytest.MonkeyPatch, occurrences: list[tuple[str, int, int]], text: str
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    side = {
+        "place": "a.py:1", "stream": None, "stream_created": None, "launched": "", "when": "", "operator": "add",
+        "kind": "reads", "source": "",
+    }  # fmt: skip
+    fix = {"call": "wait_stream", "code": "", "text": "wait"}
+    race = {
+        "nbytes": 8,
+        "reused": False,
+        "first": side,
+        "second": side,
+        "fix": fix,
+        "note": "",
+        "allocated": "",
+        "freed": "",
+    }
+    file = Terminal()
+    write_races(
+        [race | {"device": device, "process": f"rank {rank}", "count": n} for device, rank, n in occurrences],
+        Screen(file),
+    )
+    assert f"Nothing orders these two uses of 8 bytes of {text} first a.py:1" in " ".join(
+        file.getvalue().split()
+    )
 
 
 class Terminal(io.StringIO):

@@ -72,14 +72,29 @@ def _write_fix(fix: dict[str, Any], screen: Screen) -> None:
 
 
 def _headline(race: RaceFields, elsewhere: list[RaceFields]) -> str:
-    what = f"{race['nbytes']:,} bytes of {race['device']}"
-    often = [f"{race['count']:,} times"] if race["count"] > 1 else []
-    often += [f"on {race['process']}"] if "process" in race else []
-    often += [f"and {_on_processes(elsewhere)}"] if elsewhere else []
-    suffix = f" ({' '.join(often)})" if often else ""
+    by_device: dict[str, list[RaceFields]] = {}
+    for each in (race, *elsewhere):
+        by_device.setdefault(each["device"], []).append(each)
+    named = [_describe_device(device, races) for device, races in by_device.items()]
+    rest = [f"{len(named) - _LIKE} devices more"] if len(named) > _LIKE else []
+    what = f"{race['nbytes']:,} bytes of {_and(named[:_LIKE] + rest)}"
     if race["reused"]:
-        return f"{what} were freed and allocated again while a stream may still use them{suffix}"
-    return f"Nothing orders these two uses of {what}{suffix}"
+        return f"{what} were freed and allocated again while a stream may still use them"
+    return f"Nothing orders these two uses of {what}"
+
+
+def _describe_device(device: str, races: list[RaceFields]) -> str:
+    """Return `cuda:0 (on ranks 0 and 1, 230 times)`; a race that occurs once on a process has no number."""
+    count = sum(race["count"] for race in races)
+    notes = [_on_processes(races)] if "process" in races[0] else []
+    notes += [f"{count:,} times"] if count > len(races) else []
+    return f"{device} ({', '.join(notes)})" if notes else device
+
+
+def _and(texts: list[str]) -> str:
+    """Return `a`, `a and b` or `a, b and c`."""
+    *first, last = texts
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _describe_creation(race: RaceFields) -> str:
@@ -108,13 +123,13 @@ def _lines(race: RaceFields) -> str:
 
 
 def _on_processes(races: list[RaceFields]) -> str:
-    """Return `on ranks 1, 2`, or `on process 4711 (worker.py)`."""
+    """Return `on ranks 1 and 2`, or `on process 4711 (worker.py)`."""
     names = sorted({race["process"] for race in races}, key=lambda name: (len(name), name))
     kinds = {name.partition(" ")[0] for name in names}
     if len(names) > 1 and len(kinds) == 1:
         kind = "ranks" if kinds == {"rank"} else "processes"
-        return f"on {kind} {', '.join(name.partition(' ')[2] for name in names)}"
-    return f"on {', '.join(names)}"
+        return f"on {kind} {_and([name.partition(' ')[2] for name in names])}"
+    return f"on {_and(names)}"
 
 
 def _kinds(races: list[RaceFields]) -> list[list[RaceFields]]:
