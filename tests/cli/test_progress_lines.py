@@ -13,6 +13,7 @@ import pytest
 from cli_kit import environment, program
 
 import flambeau as torch
+from flambeau.cli import snapshot_file
 from flambeau.cli.main import main
 from flambeau.core import status_line
 
@@ -69,12 +70,15 @@ def test_loads_and_replays_have_a_meter(
             torch.ones(1, device="cuda")
         torch.cuda.memory._dump_snapshot(str(tmp_path / "s.pickle"))
     screen = Terminal()
+    monkeypatch.setattr(snapshot_file, "_PART", 1000)
     monkeypatch.setattr(sys, "stderr", screen)
     torch.load(tmp_path / "c.pt")
     assert "torch.load  50%, 2 of 4 MiB, 2 a second, 0:01 left" in screen.getvalue()
     assert screen.getvalue().endswith(" \r")
     assert main(["memory", "replay", str(tmp_path / "s.pickle")]) == 0
-    assert "events, " in screen.getvalue() and screen.getvalue().endswith(" \r")
+    for title in ("read", "check", "replay"):
+        assert f"\r{title} " in screen.getvalue()
+    assert screen.getvalue().endswith(" \r")
 
 
 def test_on_a_terminal_of_the_system_short_work_shows_nothing(tmp_path: Path) -> None:

@@ -17,9 +17,12 @@ from typing import Any
 from flambeau.core.brief import brief
 from flambeau.core.host.gc_pause import without_collections
 from flambeau.core.ipc.pickle_reader import read_plain
+from flambeau.core.status_line import Meter
 
 _LIMIT = 1 << 63
+_MIB = 1 << 20
 _MOST_DEVICES = 1024
+_PART = 1 << 14  # events that are checked together
 _LONGEST = 100  # the maximum number of letters in the name of a block's state, an action or a segment's kind
 _DEEPEST = 20  # nesting levels of settings
 _MOST_SETTINGS = 10_000
@@ -41,7 +44,7 @@ def load(path: Path, as_json: bool = False) -> dict[str, Any]:
         with without_collections():  # the file may contain a million dictionaries
             data = path.read_bytes()
             is_json = data[:1] in (b"{", b"[")
-            found = json.loads(data) if is_json else read_plain(data)
+            found = json.loads(data) if is_json else _read_pickle(data)
     except (UnpicklingError, EOFError, RecursionError, ValueError) as error:
         raise ValueError(f"{path} is not a memory snapshot: {error}") from None
     if isinstance(found, list):  # memory_snapshot() returns only segments
@@ -58,6 +61,11 @@ def load(path: Path, as_json: bool = False) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path} is not a memory snapshot: {error}") from None
     return found
+
+
+def _read_pickle(data: bytes) -> Any:
+    with Meter("read", len(data) / _MIB, "MiB") as meter:
+        return read_plain(data, lambda nbytes: meter.update(nbytes / _MIB))
 
 
 def _share_stacks(traces: Any) -> None:
@@ -110,7 +118,11 @@ class _Checker:
         _check_device("the number of traces", len(traces))
         for trace in traces:
             self._own("trace", trace)
-            self._check_trace(_require_list("a trace", trace))
+            events = _require_list("a trace", trace)
+            with Meter("check", len(events), "events") as meter:
+                for at in range(0, len(events), _PART):
+                    meter.update(at)
+                    self._check_events(events[at : at + _PART])
         for memory in _require_list("device_memory", found.get("device_memory", [])):
             _check_fields("the memory of a device", memory, {"total": int, "usable": int})
         _count(found.get("allocator_settings", {}), _MOST_SETTINGS)
@@ -120,8 +132,8 @@ class _Checker:
             raise ValueError(f"it has one {what} twice")
         self._once.add(id(part))
 
-    def _check_trace(self, trace: list[Any]) -> None:
-        """Check a trace field by field, and each pool and stack once, because it may have a million events."""
+    def _check_events(self, trace: list[Any]) -> None:
+        """Check a part of a trace field by field, and each pool and stack once: there may be a million events."""
         for kind in {*map(type, trace)} - {dict}:
             raise ValueError(f"an event should be a dictionary, not {kind.__name__}")
         orders = [event for event in trace if event.get("action") == "order"]

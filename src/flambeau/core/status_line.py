@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from time import monotonic
-from typing import TextIO, TypeVar
+from typing import Self, TextIO, TypeVar
 
 T = TypeVar("T")
 _QUIET, _BETWEEN = 1.0, 0.2  # seconds before the first line, and between two
@@ -37,6 +37,8 @@ class StatusLine:
 
 class Meter:
     """A progress line on stderr with share, rate and remaining time, shown after a second and only on a terminal.
+
+    A `with` block removes the line at its end.
 
     Attributes:
         total: Total amount of work, in `unit`.
@@ -70,15 +72,19 @@ class Meter:
         if self._line is not None:
             self._line.clear()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.clear()
+
     def over(self, items: Iterable[T]) -> Iterator[T]:
         """Yield the items, each of which is one unit of work."""
-        try:
+        with self:
             for number, item in enumerate(items):
                 if number % _STRIDE == 0:
                     self.update(number)
                 yield item
-        finally:
-            self.clear()
 
 
 def is_terminal(file: TextIO | None) -> bool:

@@ -319,8 +319,25 @@ def _plain(size: int) -> re.Pattern[bytes]:
     )
 
 
-def read_plain(data: bytes) -> Any:
+class _WatchedBytes(BytesIO):
+    """A pickle in memory that reports its position whenever the unpickler fetches a part."""
+
+    def __init__(self, data: bytes, watch: Callable[[int], None]) -> None:
+        super().__init__(data)
+        self._data, self._watch = data, watch
+
+    def peek(self, size: int) -> bytes:
+        at = self.tell()
+        self._watch(at)
+        return self._data[at : at + size]
+
+
+def read_plain(data: bytes, watch: Callable[[int], None] = lambda nbytes: None) -> Any:
     """Return the plain data of a pickle.
+
+    Args:
+        data: The pickle.
+        watch: Called with the number of bytes read, to show progress.
 
     Raises:
         UnpicklingError: If it is damaged, or has more than plain data.
@@ -329,7 +346,7 @@ def read_plain(data: bytes) -> Any:
     if not _is_plain(data):
         return PickleReader(len(data)).load(BytesIO(data))
     try:
-        return pickle.loads(data)
+        return pickle.load(_WatchedBytes(data, watch))
     except UnpicklingError as error:
         raise Refused(str(error)) from None
     except _DAMAGE as error:
