@@ -179,6 +179,13 @@ def test_every_variable_that_the_sources_name_is_known() -> None:
     assert named == {*configuration.VARIABLES}
 
 
+def test_every_variable_that_the_tests_read_is_known() -> None:
+    tests = Path(__file__).parents[1].rglob("*.py")
+    reads = re.compile(r'(?:get|getenv)\("(FLAMBEAU_[A-Z0-9_]+)"')
+    named = {name for path in tests for name in reads.findall(path.read_text())}
+    assert "FLAMBEAU_HUNT_SEEDS" in named and named <= {*configuration.VARIABLES}
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("FLAMBEAU_VIRTUAL_DEVICES", "x"), ("FLAMBEAU_DRIVER", "nope"), ("PYTORCH_ALLOC_CONF", "foo:1")],

@@ -27,7 +27,7 @@ from flambeau.distributed.stores.tcp_store import TCPStore, _listen
 
 EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
 FRAMES = 100_000 if EXHAUSTIVE else 600
-SEED = int(os.environ.get("FLAMBEAU_FUZZ_SEED", "20261122"))
+SEED = int(os.environ.get("FLAMBEAU_HUNT_SEED", "20261122"))
 
 
 @pytest.fixture

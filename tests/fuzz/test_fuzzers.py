@@ -1,6 +1,6 @@
 """Readers of files, tokens and messages refuse hostile inputs with a documented error, in bounded time and memory.
 
-`python tests/fuzz/fuzz.py NAME --seed S --count N` runs any number of inputs; FLAMBEAU_FUZZ_SEED sets the seed here.
+`python tests/fuzz/fuzz.py NAME --seed S --count N` runs any number of inputs; FLAMBEAU_HUNT_SEED sets the seed here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fuzz import CALLS, READERS, fuzzer_named
 from harness import Fuzzer, fuzz
 
 EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
-SEED = int(os.environ.get("FLAMBEAU_FUZZ_SEED", "20261122"))
+SEED = int(os.environ.get("FLAMBEAU_HUNT_SEED", "20261122"))
 COUNTS = {
     "checkpoints": 400,
     "generated": 400,

@@ -43,9 +43,11 @@ VARIABLES = {
     "round to TF32.",
     "FLAMBEAU_GLOO": "`tcp`: the backend gloo never uses MPI.",
     "FLAMBEAU_HUNT_SEED": "Seed of the random programs in Flambeau's own tests.",
+    "FLAMBEAU_HUNT_SEEDS": "Number of random programs in Flambeau's own tests.",
     "FLAMBEAU_KERNEL_CACHE": "Folder of compiled kernels of real GPUs.",
     "FLAMBEAU_LOGS": "`fusion`: print what compiled functions fuse.",
     "FLAMBEAU_PEER_CANARY": "`1` or `0`: force or skip the check of copies between two real GPUs.",
+    "FLAMBEAU_PROMISE_STEPS": "Number of steps of the long run in the tests of the allocator's promises.",
     "FLAMBEAU_RACES": "`off`, `warn` (collect and report) or `error` (raise).",
     "FLAMBEAU_REPORT_FOLDER": "Folder in which child processes leave their races. `flambeau run` sets it.",
     "FLAMBEAU_SCHEDULE": "`earliest` (default), `random:SEED`, `adversarial:SEED`, `pct:SEED:DEPTH` or "
