@@ -90,7 +90,9 @@ def is_signed(input: Tensor) -> bool:
 
 
 @_by_parser
-def frobenius_norm(input: Tensor, dim: IntOrTuple, keepdim: bool = False) -> Tensor:
+def frobenius_norm(
+    input: Tensor, dim: IntOrTuple, keepdim: bool = False, *, out: Tensor | None = None
+) -> Tensor:
     """Return the square root of the sum of squares along at most two dimensions.
 
     Raises:
@@ -99,27 +101,30 @@ def frobenius_norm(input: Tensor, dim: IntOrTuple, keepdim: bool = False) -> Ten
     if isinstance(dim, Sequence) and len(dim) > 2:
         raise RuntimeError(f"Expected at most 2 dimensions, but got {len(dim)} dimensions instead.")
     _warn_deprecated("frobenius_norm", "linalg.vector_norm(A, 2., dim, keepdim)")
-    return torch.linalg.vector_norm(input, 2, dim, keepdim)
+    return torch.linalg.vector_norm(input, 2, dim, keepdim, out=out)
 
 
 @_by_parser
 @signatures(
     "nuclear_norm(input: Tensor, dim: IntOrTuple, keepdim: bool=)\nnuclear_norm(input: Tensor, keepdim: bool=)"
 )
-def nuclear_norm(input: Tensor, dim: Any = (-2, -1), keepdim: bool = False) -> Tensor:
+def nuclear_norm(
+    input: Tensor, dim: Any = (-2, -1), keepdim: bool = False, *, out: Tensor | None = None
+) -> Tensor:
     """Return the sum of the singular values of matrices.
 
     Args:
         input: The matrices.
         dim: Their two dimensions. A bool is `keepdim`, as in PyTorch.
         keepdim: Keep the two dimensions, with size 1.
+        out: The tensor that receives the result.
     """
     if isinstance(dim, bool):
         dim, keepdim = (-2, -1), dim
     elif isinstance(dim, int):
         dim = (dim, dim)  # as PyTorch's parser reads it
     _warn_deprecated("nuclear_norm", "linalg.matrix_norm(A, 'nuc', dim, keepdim)")
-    return torch.linalg.matrix_norm(input, "nuc", tuple(dim), keepdim)
+    return torch.linalg.matrix_norm(input, "nuc", tuple(dim), keepdim, out=out)
 
 
 def _warn_deprecated(name: str, instead: str) -> None:

@@ -336,7 +336,7 @@ def register_fake(
     *,
     lib: Library | None = None,
     _stacklevel: int = 1,
-    allow_override: bool = False,
+    allow_override: bool = True,
 ) -> Any:
     """Register the function that computes shapes and dtypes of an operator's results without data.
 
@@ -344,12 +344,16 @@ def register_fake(
         op: An operator or its name.
         func: The function; without it, the result is a decorator.
         lib: The library that owns it.
-        allow_override: Replace an existing function instead of raising.
+        allow_override: If False, an existing function is an error. Operators of `custom_op` ignore it.
 
     Raises:
-        RuntimeError: If there is no such operator.
+        RuntimeError: If there is no such operator, or it has a function that may not be replaced.
     """
     operator = _operator_of(op)
+    if not allow_override and find_definition(op) is None and operator.fake is not None:
+        raise RuntimeError(
+            f"register_fake(...): the operator {operator.schema.name} already has a fake impl registered."
+        )
 
     def register(func: Callable[..., Any]) -> Callable[..., Any]:
         operator.fake = func

@@ -56,11 +56,8 @@ OUT = "an `out` of methods, which only the stub of PyTorch has"
 BY_KEYWORD = "PyTorch's parser refuses by position what its stub has by position"
 DIFFERENT = {
     **dict.fromkeys(("cholesky_inverse", "hsmm", "lu_solve", "orgqr", "ormqr", "result_type", "triangular_solve"), DOCUMENTED),
-    "argsort": "without `out`, as documented",
     "set_num_threads": "PyTorch's runtime calls it `int`",
     "set_num_interop_threads": "PyTorch's runtime calls it `int`",
-    "tril_indices": "Flambeau lacks layout, pin_memory and requires_grad",
-    "triu_indices": "Flambeau lacks layout, pin_memory and requires_grad",
     **dict.fromkeys(("dequantize", "Tensor.to_mkldnn"), "can be named and raise when used"),
     "Tensor.add": OUT, "Tensor.floor_divide": OUT, "Tensor.mul": OUT, "Tensor.sub": OUT, "Tensor.true_divide": OUT,
     "Tensor.subtract_": "deprecated order",

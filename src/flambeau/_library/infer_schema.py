@@ -44,7 +44,7 @@ def infer_schema(
     *,
     mutates_args: str | Iterable[str],
     op_name: str | None = None,
-    tags: Any = None,
+    tags: Any = (),
 ) -> str:
     """Return the schema that a function's annotations describe.
 

@@ -74,12 +74,12 @@ class DecoratorContextManager:
 class _Recording(DecoratorContextManager):
     on: bool
 
-    def __new__(cls, function: Any = None) -> Any:
+    def __new__(cls, orig_func: Any = None) -> Any:
         manager = super().__new__(cls)
         manager.__init__()  # type: ignore[misc]
-        return manager if function is None else manager(function)
+        return manager if orig_func is None else manager(orig_func)
 
-    def __init__(self, function: Any = None) -> None:
+    def __init__(self, orig_func: Any = None) -> None:
         self._saved: list[bool] = []
 
     def __enter__(self) -> None:

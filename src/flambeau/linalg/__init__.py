@@ -9,7 +9,6 @@ from flambeau.core.names import publish as _publish
 from flambeau.tensor.arguments.arg_aliases import accepting as _accepting
 from flambeau.tensor.functions.linalg import (
     cholesky_ex,
-    det,
     eig,
     eigh,
     eigvals,
@@ -31,6 +30,9 @@ from flambeau.tensor.functions.linalg import (
 )
 from flambeau.tensor.functions.linalg import (
     linalg_cholesky as cholesky,
+)
+from flambeau.tensor.functions.linalg import (
+    linalg_det as det,
 )
 from flambeau.tensor.functions.linalg import (
     linalg_lu_solve as lu_solve,

@@ -304,9 +304,13 @@ class profile:
         """Add a value as `add_metadata_json` does. Values added before the start hold for all recordings."""
         self.add_metadata_json(key, value)
 
-    def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+    def export_chrome_trace(self, path: str | os.PathLike[str], use_python_export: bool = False) -> None:
         """Write the last recording for chrome://tracing and ui.perfetto.dev, compressed if the name ends in
         `.gz`.
+
+        Args:
+            path: The file.
+            use_python_export: Python writes the file in any case; PyTorch chooses between two writers by it.
 
         Raises:
             AssertionError: If there is no recording.
@@ -316,7 +320,7 @@ class profile:
 
 
 def tensorboard_trace_handler(
-    dir_name: str, worker_name: str | None = None, use_gzip: bool = False
+    dir_name: str, worker_name: str | None = None, use_gzip: bool = False, use_python_export: bool = False
 ) -> Callable[[profile], None]:
     """Return a function for `on_trace_ready` that writes each recording into a folder, in TensorBoard's naming
     scheme.
@@ -327,7 +331,8 @@ def tensorboard_trace_handler(
     def handle(done: profile) -> None:
         os.makedirs(dir_name, exist_ok=True)
         ending = "pt.trace.json.gz" if use_gzip else "pt.trace.json"
-        done.export_chrome_trace(os.path.join(dir_name, f"{worker}.{next(numbers)}.{ending}"))
+        path = os.path.join(dir_name, f"{worker}.{next(numbers)}.{ending}")
+        done.export_chrome_trace(path, use_python_export=use_python_export)
 
     return handle
 

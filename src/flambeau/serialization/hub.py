@@ -45,14 +45,14 @@ def set_dir(d: str | os.PathLike[str]) -> None:
     _FOLDER["folder"] = os.path.expanduser(d)
 
 
-def list(github: str, force_reload: bool = False, skip_validation: bool = False, trust_repo: Any = None,
+def list(github: str, force_reload: bool = False, skip_validation: bool = False, trust_repo: Any = "check",
          verbose: bool = True) -> Any:  # fmt: skip
     """Raise NotSupportedError: repositories are not downloaded."""
     _refuse_download("list", github)
 
 
 def help(github: str, model: str, force_reload: bool = False, skip_validation: bool = False,
-         trust_repo: Any = None) -> str | None:  # fmt: skip
+         trust_repo: Any = "check") -> str | None:  # fmt: skip
     """Raise NotSupportedError: repositories are not downloaded."""
     _refuse_download("help", github)
 
@@ -62,7 +62,7 @@ def load(
     model: str,
     *args: Any,
     source: str = "github",
-    trust_repo: Any = None,
+    trust_repo: Any = "check",
     force_reload: bool = False,
     verbose: bool = True,
     skip_validation: bool = False,
@@ -75,6 +75,7 @@ def load(
         model: The name of a function of its hubconf.py.
         args, kwargs: Arguments of that function.
         source: "local"; "github" is not supported.
+        trust_repo, force_reload, verbose, skip_validation: About downloads; a folder does not use them.
 
     Raises:
         NotSupportedError: `source` is "github".

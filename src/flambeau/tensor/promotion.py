@@ -42,7 +42,7 @@ def can_cast(from_: Any, to: Any) -> bool:
 
 
 @function
-@accepts("result_type", tensor="tensor1", other="tensor2")
+@accepts("result_type", tensor="tensor1", other="tensor2", scalar1="tensor1", scalar2="tensor2")
 def result_type(tensor1: Any, tensor2: Any) -> dtype:
     """Return the dtype of an arithmetic operation on these two tensors or numbers."""
     operands: list[Any] = []

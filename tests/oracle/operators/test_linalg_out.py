@@ -38,6 +38,10 @@ OUT: dict[str, Callable[..., Any]] = {
     "tensordot": lambda room, x, o: room.tensordot(x, x, 1, out=o),
     "kron": lambda room, x, o: room.kron(x, x, out=o),
     "addr": lambda room, x, o: room.addr(x, x[0], x[1], out=o),
+    "norm by position": lambda room, x, o: room.norm(x, 2, None, False, o),
+    "frobenius_norm": lambda room, x, o: room.frobenius_norm(x, (0, 1), out=o),
+    "nuclear_norm": lambda room, x, o: room.nuclear_norm(x, out=o),
+    "argsort": lambda room, x, o: room.argsort(x, stable=True, out=o),
     "renorm": lambda room, x, o: room.renorm(x, 2, 0, 1, out=o),
     "cross": lambda room, x, o: room.linalg.cross(x, x, out=o),
 }

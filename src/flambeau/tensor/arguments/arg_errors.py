@@ -390,7 +390,7 @@ def _read_annotations(define: Callable[..., Any], function: str, method: bool) -
             more = Expected(parameter.name, kinds, True, False)
         elif parameter.kind is Parameter.VAR_KEYWORD:
             others = True
-        elif parameter.name != "out":
+        elif parameter.name != "out" or parameter.kind is Parameter.POSITIONAL_OR_KEYWORD:
             optional = parameter.default is not Parameter.empty
             by_keyword = parameter.kind is Parameter.KEYWORD_ONLY
             kinds = _kinds(function, parameter.name, str(parameter.annotation))

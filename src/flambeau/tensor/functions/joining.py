@@ -406,23 +406,23 @@ def _indices(row: int, col: int, offset: int, kind: dtype | None, where: Any, lo
 @function
 def tril_indices(
     row: int, col: int, offset: int = 0, *, dtype: dtype | None = None, layout: layout | None = strided,
-    device: Any = None, pin_memory: bool = False,
+    device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Return rows and columns (2, count) of the elements on and below a diagonal."""
     refuse(layout)
     found = _indices(row, col, offset, dtype, device, True)
-    return found.pin_memory() if pin_memory else found
+    return (found.pin_memory() if pin_memory else found).requires_grad_(requires_grad)
 
 
 @function
 def triu_indices(
     row: int, col: int, offset: int = 0, *, dtype: dtype | None = None, layout: layout | None = strided,
-    device: Any = None, pin_memory: bool = False,
+    device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Return rows and columns (2, count) of the elements on and above a diagonal."""
     refuse(layout)
     found = _indices(row, col, offset, dtype, device, False)
-    return found.pin_memory() if pin_memory else found
+    return (found.pin_memory() if pin_memory else found).requires_grad_(requires_grad)
 
 
 @both

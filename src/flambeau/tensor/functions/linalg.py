@@ -124,11 +124,15 @@ def inverse(input: Tensor, *, out: Tensor | None = None) -> Tensor:
     return inv(input, out=out)
 
 
-@both
-@signatures(shown="det(input: Tensor, *, out: Tensor | None=None)")
-def det(A: Tensor, *, out: Tensor | None = None) -> Tensor:
+def linalg_det(A: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Return the determinant of each square matrix."""
     return run(ops.det, (tensor_of(A, "linalg_det"),), (), out)
+
+
+@both
+def det(input: Tensor) -> Tensor:
+    """Return the determinant of each square matrix."""
+    return linalg_det(input)
 
 
 @both

@@ -458,14 +458,14 @@ def _spread_arguments(
 # -- norms ----------------------------------------------------------------------------------------------
 
 
-@both
+@function
 def norm(
     input: Tensor,
     p: Any = "fro",
     dim: IntOrTuple | None = None,
     keepdim: bool = False,
+    out: Tensor | None = None,
     dtype: dtype | None = None,
-    out: Any = None,
 ) -> Tensor:
     """Return the p-norm of the elements, or of each vector along `dim`; "fro" is p = 2.
 
@@ -486,6 +486,19 @@ def norm(
     if dtype is not None:
         _check_norm_dtype(input, dtype)
     return run(ops.norm, (input,), (_dims(dim, "norm"), keepdim, dtype, float(p)), out)
+
+
+def _norm_method(
+    self: Tensor,
+    p: Any = "fro",
+    dim: IntOrTuple | None = None,
+    keepdim: bool = False,
+    dtype: dtype | None = None,
+) -> Tensor:
+    return norm(self, p, dim, keepdim, dtype=dtype)
+
+
+method_of(norm, _norm_method)
 
 
 def _check_norm_dtype(input: Tensor, kind: dtype) -> None:

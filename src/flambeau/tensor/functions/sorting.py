@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core.device import CPU
-from flambeau.core.dtype import bool_
+from flambeau.core.dtype import bool_, int64
 from flambeau.ops.copy import wide_scalar
 from flambeau.ops.index import sort as ops
 from flambeau.ops.linalg.matmul import c_name
@@ -16,7 +16,7 @@ from flambeau.tensor.arguments.options import integer
 from flambeau.tensor.arguments.public import both, function
 from flambeau.tensor.call import call
 from flambeau.tensor.exchange.data import tensor
-from flambeau.tensor.outputs import deliver, run
+from flambeau.tensor.outputs import deliver, require_dtype, run
 from flambeau.tensor.signatures import accepts, signatures
 from flambeau.tensor.tensor import Tensor
 
@@ -38,9 +38,13 @@ def sort(
 argsort(input: Tensor, *, stable: bool, dim: int=, descending: bool=)
 argsort(input: Tensor, dim: int=, descending: bool=)
 """)
-def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
+def argsort(
+    input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False, *, out: Tensor | None = None
+) -> Tensor:
     """Return the indices that sort `input` along `dim`."""
-    return call(ops.sort, (input,), (dim, bool(descending)))[1]
+    if out is not None:
+        require_dtype(int64, out)
+    return deliver(call(ops.sort, (input,), (dim, bool(descending)))[1], out)
 
 
 @both
