@@ -5,11 +5,10 @@ A module of the standard library is patched when it is loaded: immediately, or w
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import wraps
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -43,7 +42,7 @@ _MODULES = {  # module of the standard library -> module of this package with it
 }  # fmt: skip
 _HERE = os.path.dirname(__file__) + os.sep
 _listeners: list[ref[Detector]] = []
-_process: list[ExitStack] = []  # for `watch_process`
+_process: list[Detector] = []  # for `watch_process`
 _early: list[Detector] = []  # detectors without a machine, which observe host threads until a machine exists
 _originals: dict[tuple[Any, str], Any] = {}
 # Modules of sys.modules that are not the program's; each is examined only once.
@@ -86,29 +85,36 @@ def listening() -> list[Detector]:
 @contextmanager
 def watch() -> Iterator[None]:
     """Record the synchronization of host threads before a machine has a detector, so that certificates cover it."""
-    early = Detector("warn")
-    _early.append(early)
-    listen(early)
+    early = _begin_watch()
     try:
         yield
     finally:
-        _early.remove(early)
-        forget(early)
+        _end_watch(early)
 
 
 def watch_process() -> None:
     """Record host threads as `watch` does until `unwatch_process` or the end of the process. The call is idempotent."""
     if not _process:
-        stack = ExitStack()
-        stack.enter_context(watch())
-        _process.append(stack)
-        atexit.register(unwatch_process)  # before the interpreter clears the modules that this needs
+        # Not an entered `watch`: the interpreter would close that after it has cleared this module.
+        _process.append(_begin_watch())
 
 
 def unwatch_process() -> None:
     """Undo `watch_process`. The call is idempotent."""
     while _process:
-        _process.pop().close()
+        _end_watch(_process.pop())
+
+
+def _begin_watch() -> Detector:
+    early = Detector("warn")
+    _early.append(early)
+    listen(early)
+    return early
+
+
+def _end_watch(early: Detector) -> None:
+    _early.remove(early)
+    forget(early)
 
 
 def _remove(gone: ref[Detector]) -> None:
