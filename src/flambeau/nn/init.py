@@ -13,7 +13,7 @@ from typing import Any
 from flambeau.core.callsite import warn_program
 from flambeau.runtime.generator import Generator
 from flambeau.tensor.arguments.arg_errors import checking
-from flambeau.tensor.arguments.torch_function import announce
+from flambeau.tensor.arguments.torch_function import announce as _announce
 from flambeau.tensor.functions import creation
 from flambeau.tensor.functions.arithmetic import where
 from flambeau.tensor.functions.linalg import linalg_qr
@@ -334,7 +334,7 @@ xavier_uniform, xavier_normal = map(_old, (xavier_uniform_, xavier_normal_))
 kaiming_uniform, kaiming_normal = map(_old, (kaiming_uniform_, kaiming_normal_))
 orthogonal, sparse = map(_old, (orthogonal_, sparse_))
 
-announce({
+_announce({
     "__name__": __name__, "uniform_": uniform_, "normal_": normal_, "constant_": constant_,
     "kaiming_uniform_": kaiming_uniform_,
 })  # fmt: skip
