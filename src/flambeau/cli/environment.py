@@ -10,6 +10,52 @@ from flambeau.backends.products import follow_environment
 from flambeau.driver.registry import check_virtual
 
 
+def add_machine_options(parser: argparse.ArgumentParser, *, for_ranks: bool = False) -> None:
+    """Add the options that `export_options` exports.
+
+    Args:
+        parser: The command's parser.
+        for_ranks: True if the command starts ranks, each of which gets the options.
+    """
+    parser.add_argument(
+        "--driver",
+        choices=("auto", "cuda", "virtual"),
+        help="cuda: real GPUs; virtual: virtual GPUs; auto (default): real ones if there are any",
+    )
+    parser.add_argument(
+        "--devices", metavar="N", help=f"number of virtual GPUs{' of this node' if for_ranks else ''}"
+    )
+    parser.add_argument(
+        "--profile", metavar="NAME", help="model of the virtual GPUs: a100-40g, h100, ... or a TOML file"
+    )
+    policies = "earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH"
+    parser.add_argument(
+        "--schedule",
+        metavar="S",
+        help=f"order of commands on virtual GPUs: {policies}{'' if for_ranks else ', replay:TOKEN'}",
+    )
+    parser.add_argument(
+        "--races",
+        choices=("off", "warn", "error"),
+        help=f"race detection{' in each rank' if for_ranks else ''}: off, report races, or raise RaceError",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="give no certificate if the host may have used pinned memory through a view, which is not seen",
+    )
+    parser.add_argument(
+        "--float32-precision",
+        choices=("highest", "high", "medium"),
+        help="highest: float32 products do not round to TF32; high (default), medium: they do",
+    )
+    parser.add_argument(
+        "--compile",
+        choices=("on", "off"),
+        help="off: functions of torch.compile launch each operator by itself, as eager code",
+    )
+
+
 def export_options(options: argparse.Namespace) -> None:
     """Set environment variables for the options, which override the environment for the program, children and ranks."""
     chosen = {

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from flambeau.cli import import_hook
-from flambeau.cli.environment import export_options, why_no_machine
+from flambeau.cli.environment import add_machine_options, export_options, why_no_machine
 from flambeau.cli.output.launch_report import REPORT, launch_document, write_ranks
 from flambeau.cli.outputs import add_outputs, why_no_outputs, write_outputs
 from flambeau.cli.run import RACE_STATUS
@@ -27,40 +27,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
         "imports Flambeau in them. Without a GPU and without options the node has one virtual GPU (a100-40g) per rank.",
         epilog="The exit status is that of the first rank that failed, or 3 whenever --races error found a race.",
     )
-    parser.add_argument(
-        "--driver",
-        choices=("auto", "cuda", "virtual"),
-        help="cuda: real GPUs; virtual: virtual GPUs; auto (default): real ones if there are any",
-    )
-    parser.add_argument("--devices", metavar="N", help="number of virtual GPUs of this node")
-    parser.add_argument(
-        "--profile", metavar="NAME", help="model of the virtual GPUs: a100-40g, h100, ... or a TOML file"
-    )
-    parser.add_argument(
-        "--schedule",
-        metavar="S",
-        help="order of commands on virtual GPUs: earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH",
-    )
-    parser.add_argument(
-        "--races",
-        choices=("off", "warn", "error"),
-        help="race detection in each rank: off, report races, or raise RaceError",
-    )
-    parser.add_argument(
-        "--compile",
-        choices=("on", "off"),
-        help="off: functions of torch.compile launch each operator by itself, as eager code",
-    )
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="give no certificate if the host may have used pinned memory through a view, which is not seen",
-    )
-    parser.add_argument(
-        "--float32-precision",
-        choices=("highest", "high", "medium"),
-        help="highest: float32 products do not round to TF32; high (default), medium: they do",
-    )
+    add_machine_options(parser, for_ranks=True)
     add_outputs(parser)
     parser.add_argument("--quiet", action="store_true", help="print no report")
     import_module("flambeau.distributed.launching.launch_options").add_arguments(parser)

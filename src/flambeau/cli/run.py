@@ -22,7 +22,7 @@ from types import ModuleType, TracebackType
 from zipfile import is_zipfile
 
 from flambeau.cli import import_hook
-from flambeau.cli.environment import export_options, why_no_machine, why_not_readable
+from flambeau.cli.environment import add_machine_options, export_options, why_no_machine, why_not_readable
 from flambeau.cli.output.console import PIPE_STATUS, escape_unencodable, is_lost
 from flambeau.cli.output.run_report import write_screen
 from flambeau.cli.outputs import add_outputs, why_no_outputs, write_files, write_outputs
@@ -89,40 +89,7 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of each command that runs a program: its machine, its reports, and the program."""
-    parser.add_argument(
-        "--driver",
-        choices=("auto", "cuda", "virtual"),
-        help="cuda: real GPUs; virtual: virtual GPUs; auto (default): real ones if there are any",
-    )
-    parser.add_argument("--devices", metavar="N", help="number of virtual GPUs")
-    parser.add_argument(
-        "--profile", metavar="NAME", help="model of the virtual GPUs: a100-40g, h100, ... or a TOML file"
-    )
-    parser.add_argument(
-        "--schedule",
-        metavar="S",
-        help="order of commands on virtual GPUs: earliest, random:SEED, adversarial:SEED, pct:SEED:DEPTH, replay:TOKEN",
-    )
-    parser.add_argument(
-        "--races",
-        choices=("off", "warn", "error"),
-        help="race detection: off, report races, or raise RaceError",
-    )
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="give no certificate if the host may have used pinned memory through a view, which is not seen",
-    )
-    parser.add_argument(
-        "--float32-precision",
-        choices=("highest", "high", "medium"),
-        help="highest: float32 products do not round to TF32; high (default), medium: they do",
-    )
-    parser.add_argument(
-        "--compile",
-        choices=("on", "off"),
-        help="off: functions of torch.compile launch each operator by itself, as eager code",
-    )
+    add_machine_options(parser)
     parser.add_argument("--quiet", action="store_true", help="print no report")
     parser.add_argument(
         "--full-traceback", action="store_true", help="show Flambeau's own frames in tracebacks"
