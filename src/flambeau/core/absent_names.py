@@ -6,6 +6,8 @@ import re
 from types import ModuleType
 
 _LINALG = "PyTorch has removed it: use torch.linalg.{}"
+_NESTED = "Pad the tensors: torch.nn.utils.rnn.pad_sequence"
+_PACKAGE = "Save a state_dict with torch.save, and the code as files"
 # Names by the modules and classes that have them in PyTorch: "owners: names", both regular expressions.
 _ADVICE = {
     "torch|Tensor: eig": _LINALG.format("eig"),
@@ -15,10 +17,10 @@ _ADVICE = {
     "torch|Tensor: solve": _LINALG.format("solve"),
     "torch: native_norm": "PyTorch has it for sparse tensors only: use torch.norm",
     "torch: lobpcg": "Use torch.linalg.eigh",
-    "torch|Tensor: nested|to_padded_tensor": "Pad the tensors: torch.nn.utils.rnn.pad_sequence",
+    "torch|Tensor: nested|to_padded_tensor": _NESTED,
     "torch: masked": "Use torch.where with reductions, or a NaN as the mask",
     "torch: export|aot_.*": "Flambeau runs programs eagerly: torch.fx.symbolic_trace makes graphs",
-    "torch: package": "Save a state_dict with torch.save, and the code as files",
+    "torch: package": _PACKAGE,
     "torch.*|Tensor: (de)?quantize.*|quantized.*|q_.*|int_repr|qscheme|empty_quantized|per_(tensor|channel)_.*|"
     "fake_quantize.*|intrinsic|qat|quantizable|choose_qparams.*|fused_moving_avg.*|Q.*Storage": "Flambeau has no "
     "quantized tensors",
@@ -83,10 +85,10 @@ _MODULE_ADVICE = {
     "torch\\.utils\\.data\\.(datapipes|graph.*)": "Use a Dataset or an IterableDataset",
     "torch\\.utils\\.collect_env": "Run `flambeau doctor`",
     "torch\\.testing\\._internal": "It tests PyTorch itself: use torch.testing.assert_close",
-    "torch\\.nested": "Pad the tensors: torch.nn.utils.rnn.pad_sequence",
+    "torch\\.nested": _NESTED,
     "torch\\.nn\\.attention": "Call torch.nn.functional.scaled_dot_product_attention for each sequence",
     "torch\\.(jit|_sources|_classes)": "Flambeau has no TorchScript compiler: torch.jit.script returns its function",
-    "torch\\.package": "Save a state_dict with torch.save, and the code as files",
+    "torch\\.package": _PACKAGE,
     "torch\\.cuda\\._memory_viz": "Draw a snapshot with `flambeau memory SNAPSHOT`",
     "torch\\.profiler|torch\\.autograd\\.profiler_legacy": "Use torch.profiler.profile",
     "torch\\.(sparse|utils)\\._triton.*": "Flambeau does not run Triton kernels",

@@ -325,11 +325,11 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
         super().__init__(loader)
         self._count = loader.num_workers
         self._ahead = max(1, loader.prefetch_factor or 1)
-        orders = WorkerSetup(
+        setup = WorkerSetup(
             loader._dataset_kind, loader.dataset, self._batches, loader.collate_fn, loader.drop_last,
             loader.worker_init_fn, self._base_seed, self._count,
         )  # fmt: skip
-        self._pool = Pool(loader.multiprocessing_context or multiprocessing.get_context(), orders)
+        self._pool = Pool(loader.multiprocessing_context or multiprocessing.get_context(), setup)
         threaded = self._pins and not system.is_virtual()  # see Note [Who pins]
         self._pinner = Pinner(self._pool.receive, current.local.device) if threaded else None
         self._stop = weakref.finalize(self, _stop, self._pool, self._pinner)

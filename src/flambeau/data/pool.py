@@ -24,22 +24,22 @@ class Pool:
     cannot hold a lock.
     """
 
-    def __init__(self, context: Any, orders: WorkerSetup) -> None:
+    def __init__(self, context: Any, setup: WorkerSetup) -> None:
         self._pid = os.getpid()
         self._channels: list[Channel] = []
         self._processes: list[Any] = []
         try:
-            for number in range(orders.count):
-                self._start(context, number, orders)
+            for number in range(setup.count):
+                self._start(context, number, setup)
         except BaseException:
             self.stop()
             raise
 
-    def _start(self, context: Any, number: int, orders: WorkerSetup) -> None:
+    def _start(self, context: Any, number: int, setup: WorkerSetup) -> None:
         ours, theirs = (Channel(end) for end in context.Pipe(duplex=True))
         self._channels.append(ours)
         forks = context.get_start_method() == "fork"
-        arguments = (theirs, number, orders, tuple(self._channels) if forks else ())
+        arguments = (theirs, number, setup, tuple(self._channels) if forks else ())
         process = context.Process(target=run_worker, args=arguments, daemon=True)
         try:
             process.start()

@@ -84,13 +84,13 @@ class Ended:
     worker: int
 
 
-def run_worker(channel: Channel, number: int, orders: WorkerSetup, inherited: Sequence[Channel]) -> None:
+def run_worker(channel: Channel, number: int, setup: WorkerSetup, inherited: Sequence[Channel]) -> None:
     """Run a worker until its end. `inherited` are other workers' channels, which a fork has copied."""
     for other in inherited:
         other.close()
     # the parent reports the interrupt, or has ended
     with suppress(KeyboardInterrupt, BrokenPipeError, ConnectionResetError):
-        _serve(channel, number, orders, _incoming(channel))
+        _serve(channel, number, setup, _incoming(channel))
 
 
 def _incoming(channel: Channel) -> SimpleQueue[Any]:
@@ -111,9 +111,9 @@ def _incoming(channel: Channel) -> SimpleQueue[Any]:
     return tasks
 
 
-def _serve(channel: Channel, number: int, orders: WorkerSetup, tasks: SimpleQueue[Any]) -> None:
+def _serve(channel: Channel, number: int, setup: WorkerSetup, tasks: SimpleQueue[Any]) -> None:
     where = f"in DataLoader worker process {number}"
-    problem = _set_up(number, orders, where)
+    problem = _set_up(number, setup, where)
     fetcher: Fetcher | None = None
     while (task := tasks.get()) is not None:
         if isinstance(task, Restart):
@@ -124,7 +124,7 @@ def _serve(channel: Channel, number: int, orders: WorkerSetup, tasks: SimpleQueu
             try:
                 if fetcher is None:
                     fetcher = _DatasetKind.create_fetcher(
-                        orders.kind, orders.dataset, orders.batches, orders.collate, orders.drop_last
+                        setup.kind, setup.dataset, setup.batches, setup.collate, setup.drop_last
                     )
                 result = fetcher.fetch(task.indices)
             except KeyboardInterrupt:
@@ -136,19 +136,19 @@ def _serve(channel: Channel, number: int, orders: WorkerSetup, tasks: SimpleQueu
         _send(channel, task.index, result, where)
 
 
-def _set_up(number: int, orders: WorkerSetup, where: str) -> ExceptionWrapper | None:
+def _set_up(number: int, setup: WorkerSetup, where: str) -> ExceptionWrapper | None:
     """Seed the generators of Python, NumPy and Flambeau, differently in each worker. Returns the error of the user's
     function.
     """
-    seed = orders.base_seed + number
-    _here.append(WorkerInfo(id=number, num_workers=orders.count, seed=seed, dataset=orders.dataset))
+    seed = setup.base_seed + number
+    _here.append(WorkerInfo(id=number, num_workers=setup.count, seed=seed, dataset=setup.dataset))
     random.seed(seed)
     manual_seed(seed)
-    entropy = [number, orders.base_seed & 0xFFFFFFFF, orders.base_seed >> 32, 0]
+    entropy = [number, setup.base_seed & 0xFFFFFFFF, setup.base_seed >> 32, 0]
     np.random.seed(np.random.SeedSequence(entropy).generate_state(4))
     try:
-        if orders.init is not None:
-            orders.init(number)
+        if setup.init is not None:
+            setup.init(number)
     except Exception:
         return ExceptionWrapper(where=where)
     return None

@@ -586,6 +586,8 @@ _TAKE: dict[int, Callable[[TcpBackend, Key, bytearray], None]] = {
 class TcpWork(ProcessWork):
     """The work of a TCP operation; `after` then stores results."""
 
+    _backend: TcpBackend
+
     def __init__(
         self,
         results: list[Any],
@@ -598,14 +600,13 @@ class TcpWork(ProcessWork):
     ) -> None:
         super().__init__(results, backend, calls, operation.number, site, tag)
         self.operation = operation
-        self._tcp_backend = backend
         self._after = after
 
     def _test(self) -> bool:
         if not self.operation.done.is_set():
             return False
         if self.operation.differs:
-            raise DistBackendError(self._tcp_backend.report_mismatch(self.operation.number))
+            raise DistBackendError(self._backend.report_mismatch(self.operation.number))
         if self.operation.failure:
             self._fail_with(self.operation.failure)
         if not self.number:

@@ -65,9 +65,8 @@ class StoreServer:
         self._secret = os.environ.get(SECRET) if secret is None else secret
         self._listener = listener
         self.meetings: Coordinator | None = None  # the coordinator of the ranks' virtual GPUs
-        self.watch: Callable[[], None] | None = (
-            None  # called repeatedly while clients wait for keys or collectives
-        )
+        # called repeatedly while clients wait for keys or collectives
+        self.watch: Callable[[], None] | None = None
         self._watched = 0.0  # time of the last call
         self._table = Table()
         self._waits = KeyWaits(self._table)
