@@ -10,7 +10,7 @@ from flambeau._ops import ops
 
 
 class _Namespace(ModuleType):
-    """The classes of one library, of which there are none."""
+    """A namespace of `torch.classes`. It is empty, because Flambeau loads no C++ libraries."""
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):

@@ -46,7 +46,7 @@ class _Polyfills:
 
 
 def reset() -> None:
-    """Discard compiled functions, of which there are none."""
+    """Do nothing. In PyTorch it discards compiled functions, and Flambeau keeps none."""
 
 
 def run(fn: Callable[..., Any] | None = None) -> Any:

@@ -42,7 +42,7 @@ FakeTensorConverter = absent_class(
 
 
 class DataDependentOutputException(RuntimeError):
-    """An error of an operator that returns a number that depends on values.
+    """The error raised if an operator returns a number that depends on values, which fake tensors lack.
 
     Attributes:
         func: The overload.
@@ -54,7 +54,7 @@ class DataDependentOutputException(RuntimeError):
 
 
 class DynamicOutputShapeException(DataDependentOutputException):
-    """An error of an operator whose result has a shape that depends on values."""
+    """The error raised if the shape of an operator's result depends on values, which fake tensors lack."""
 
 
 class FakeTensor(Tensor):
@@ -116,7 +116,7 @@ class FakeTensorMode(TorchDispatchMode):
     Args:
         allow_non_fake_inputs: True if operators may get tensors with values, which then count as fake.
         shape_env: None: sizes are numbers, not symbols.
-        **other: Options of PyTorch that say how operators without a meta kernel run, which there are none of.
+        **other: Options of PyTorch for operators without a meta kernel. No effect: each operator has one.
 
     Source: `torch._subclasses.fake_tensor.FakeTensorMode`.
     """

@@ -15,7 +15,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class GradcheckError(RuntimeError):
-    """An error for a derivative that differs from the central differences."""
+    """The error raised if a derivative differs from the central differences."""
 
 
 def gradcheck(

@@ -64,7 +64,7 @@ def set_warn_on_accumulate_grad_stream_mismatch(enabled: bool) -> None:
     The warning is on by default and appears once; enabling it lets it appear once more.
 
     Args:
-        enabled: True if to warn.
+        enabled: True to enable the warning.
     """
     shared_mode.warns_of_streams = enabled
 

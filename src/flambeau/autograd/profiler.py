@@ -31,7 +31,8 @@ class record_function(ContextDecorator):
     """A named block in profiles and traces: `with record_function("forward"):`, or a decorator.
 
     Args:
-        name: What it is called. args: a text that is kept with it.
+        name: The name of the block.
+        args: A text that is stored with it.
     """
 
     def __init__(self, name: str, args: str | None = None) -> None:
@@ -47,18 +48,20 @@ class record_function(ContextDecorator):
 
 
 class profile:
-    """Context manager that records calls. Afterwards it answers for them: `key_averages().table()`.
+    """A context manager that records calls; afterwards `key_averages().table()` shows them.
 
     Args:
         enabled: False makes it a no-op.
-        use_cuda: What devices do too; initializes CUDA. use_device: "cuda" is the same.
-        record_shapes: Keep the shapes of inputs. with_flops: count floating-point operations. with_stack: keep the
-            call site of each call. profile_memory: keep what calls allocate and free, on the CPU and on
-            CUDA devices.
+        use_cuda: Record the work of devices, too. It initializes CUDA.
+        use_device: "cuda" is equal to `use_cuda=True`.
+        record_shapes: Store the shapes of inputs.
+        with_flops: Count floating-point operations.
+        with_stack: Store the call site of each call.
+        profile_memory: Store what calls allocate and free, on the CPU and on CUDA devices.
 
     Raises:
-        NotSupportedError: For with_modules, which is of TorchScript's models.
-        ValueError: For any other `use_device` than "cuda".
+        NotSupportedError: For `with_modules`, which concerns models of TorchScript.
+        ValueError: If `use_device` is neither None nor "cuda".
     """
 
     def __init__(
@@ -164,7 +167,7 @@ class profile:
 
 
 class emit_nvtx:
-    """Context manager that makes each operator's call a range of `torch.cuda.nvtx`, which traces and NVIDIA's tools
+    """A context manager that makes each operator's call a range of `torch.cuda.nvtx`, which traces and NVIDIA's tools
     show.
 
     Args:

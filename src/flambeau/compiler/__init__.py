@@ -51,7 +51,7 @@ def is_exporting() -> bool:
 
 
 def reset() -> None:
-    """Discard compiled functions, of which there are none."""
+    """Do nothing. In PyTorch it discards compiled functions, and Flambeau keeps none."""
     _dynamo.reset()
 
 
@@ -126,7 +126,7 @@ def set_enable_guard_collectives(enabled: bool) -> bool:
 
 
 def cudagraph_mark_step_begin() -> None:
-    """Mark the begin of a step for CUDA graphs that a compiler captured, of which there are none."""
+    """Do nothing. In PyTorch it marks the beginning of a step for CUDA graphs that a compiler captured."""
 
 
 def wrap_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:

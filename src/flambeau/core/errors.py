@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterable
 
 
 class OutOfMemoryError(RuntimeError):
-    """An error for a request that exceeds the memory of a device. The request has changed nothing."""
+    """The error raised if a request exceeds the memory of a device. The request has changed nothing."""
 
     __module__ = "flambeau"  # tracebacks and pickles name the public place
 
 
 class RaceError(RuntimeError):
-    """An error for two accesses to the same bytes, at least one of them a write, that nothing orders."""
+    """The error raised if nothing orders two accesses to the same bytes, at least one of them a write."""
 
     __module__ = "flambeau"
 
 
 class _LinAlgError(RuntimeError):
-    """An error for a matrix that is singular or not positive-definite, or an iteration that did not converge."""
+    """The error raised if a matrix is singular or not positive-definite, or an iteration does not converge."""
 
     __module__ = "flambeau.linalg"
 
@@ -27,7 +27,7 @@ LinAlgError = _LinAlgError  # PyTorch's class has the first name, and is shown b
 
 
 class KernelPending(Exception):
-    """An error for a fused kernel that a thread still compiles.
+    """The error raised if a fused kernel is loaded while a background thread still compiles it.
 
     Attributes:
         is_compiling: Returns True until the launch can be loaded.
@@ -41,7 +41,7 @@ class KernelPending(Exception):
 
 
 class DriverError(RuntimeError):
-    """An error of a driver call. The text names the call, its code and the device.
+    """The error raised if a driver call fails. The text names the call, its code and the device.
 
     Attributes:
         late: True if work that was enqueued earlier has failed. Which call raises the error then depends on when that
@@ -55,17 +55,17 @@ class DriverError(RuntimeError):
 
 
 class NotReadyError(DriverError):
-    """An error for a result that is not available until enqueued work is done."""
+    """The error raised if a result is read before the enqueued work that computes it is done."""
 
 
 class NotSupportedError(RuntimeError):
-    """An error for a feature that Flambeau, or a driver, lacks."""
+    """The error raised for a feature that Flambeau, or a driver, lacks."""
 
     __module__ = "flambeau"
 
 
 class InvalidAddressError(DriverError):
-    """An error for an access of memory that is not allocated: freed, out of bounds, or of another machine."""
+    """The error raised if accessed memory is not allocated: freed, out of bounds, or of another machine."""
 
     __module__ = "flambeau"
 

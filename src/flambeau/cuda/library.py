@@ -114,7 +114,7 @@ def cudart() -> _Runtime:
 
 
 class CudaError(RuntimeError):
-    """An error for a code that a call of the CUDA runtime returned."""
+    """The error raised if a call of the CUDA runtime returns an error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"{_runtime.cudaGetErrorString(code)} ({code})")

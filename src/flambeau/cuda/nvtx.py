@@ -66,7 +66,7 @@ def mark(msg: str) -> None:
 
 
 class range:
-    """Context manager and decorator: a range around a block or a function, called `msg.format(*args, **kwargs)`.
+    """A context manager and decorator: a range around a block or a function, called `msg.format(*args, **kwargs)`.
 
     Args:
         msg: ASCII message to associate with the range.

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 
 class DistError(RuntimeError):
-    """An error of `distributed`."""
+    """The base class of the errors of `torch.distributed`."""
 
     __module__ = "flambeau.distributed"
 
 
 class DistBackendError(DistError):
-    """An error of a collective operation."""
+    """The error raised if a collective operation fails."""
 
     __module__ = "flambeau.distributed"
 
 
 class DistNetworkError(DistError):
-    """An error of a connection that could not be made, or broke."""
+    """The error raised if a connection cannot be made, or breaks."""
 
     __module__ = "flambeau.distributed"
 
 
 class DistStoreError(DistError):
-    """An error of a store that could not complete a request in time."""
+    """The error raised if a store cannot complete a request in time."""
 
     __module__ = "flambeau.distributed"
 
 
 class DeadlockError(DistStoreError):
-    """An error of ranks that all wait: each for another one, or for one that has ended."""
+    """The error raised if all ranks wait: each for another one, or for one that has ended."""
 
 
 class QueueEmptyError(DistStoreError):
-    """An error of `queue_pop(block=False)` for a queue without values."""
+    """The error raised by `queue_pop(block=False)` if the queue has no values."""
 
     __module__ = "flambeau.distributed"

@@ -27,7 +27,7 @@ _MOST_BOXES = 8
 
 
 class NotInlined(Exception):
-    """An error for a step whose result its readers cannot compute again, so that it must be stored.
+    """The error raised if the readers of a step cannot compute its result again, so that it must be stored.
 
     Attributes:
         step: The number of the step.

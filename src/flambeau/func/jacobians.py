@@ -185,7 +185,7 @@ def jacrev(
     func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, has_aux: bool = False,
     chunk_size: int | None = None, _preallocate_and_copy: bool = False,
 ) -> Callable[..., Any]:  # fmt: skip
-    """Return a function that gives the Jacobian of `func`: in its output's form, of shape output's + argument's.
+    """Return a function that computes the Jacobian of `func`. Its shape is the output's followed by the argument's.
 
     Args:
         argnums: The positional arguments to differentiate by. For a tuple, each Jacobian is a tuple.

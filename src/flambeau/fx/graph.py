@@ -155,10 +155,10 @@ class Graph:
 
         Args:
             op: The operation.
-            target: What it calls or reads.
+            target: The function, method, module or attribute that the node calls or reads.
             args: Positional arguments: nodes, and containers and constants of Python.
             kwargs: Keyword arguments.
-            name: A wish for the node's name.
+            name: The preferred name of the node.
             type_expr: The type annotation of the value.
 
         Raises:
@@ -396,7 +396,7 @@ class Graph:
 
         Args:
             root_module: The expression of the owning module, such as "self".
-            **options: Verbose and others of PyTorch, which decide on comments.
+            **options: `verbose` and other options of PyTorch, which select the comments.
         """
         namespace = Namespace()
 

@@ -37,7 +37,7 @@ _NO_LOOPS = (
 
 
 class TraceError(ValueError):
-    """An error of a program that uses a proxy in a way that cannot be recorded."""
+    """The error raised if a program uses a proxy in a way that cannot be recorded."""
 
 
 class Scope:

@@ -33,7 +33,7 @@ class TracerWarning(Warning):
 
 
 class TracingCheckError(Exception):
-    """An error of a trace that differs from the function."""
+    """The error raised if a trace gives another result than the traced function."""
 
     def __init__(
         self, graph_diff_error: str | None, tensor_compare_error: str | None, extra_msg: str | None = None

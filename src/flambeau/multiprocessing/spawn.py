@@ -35,7 +35,7 @@ _PATIENCE_S = 30.0  # from SIGTERM to SIGKILL
 
 
 class ProcessException(Exception):
-    """An error for a failed process, with its number and its process id."""
+    """The error raised if a spawned process fails. It has the number and the id of the process."""
 
     def __init__(self, msg: str, error_index: int, error_pid: int) -> None:
         super().__init__(msg)
@@ -48,11 +48,11 @@ class ProcessException(Exception):
 
 
 class ProcessRaisedException(ProcessException):
-    """An error for a process whose function raised; the text has the traceback."""
+    """The error raised if the function of a spawned process raises. The text has the traceback."""
 
 
 class ProcessExitedException(ProcessException):
-    """An error for a process that ended by a signal or with an exit code, without an exception."""
+    """The error raised if a spawned process ends by a signal or with an exit code, without an exception."""
 
     def __init__(
         self, msg: str, error_index: int, error_pid: int, exit_code: int, signal_name: str | None = None
@@ -260,9 +260,9 @@ def _join(processes: Sequence[Any], timeout: float) -> None:
 
 def _failure(number: int, process: Any, file: str) -> ProcessException:
     if os.path.exists(file):
-        reports = Path(file).read_text()
+        text = Path(file).read_text()
         return ProcessRaisedException(
-            f"\n\n-- Process {number:d} terminated with the following error:\n{reports}", number, process.pid
+            f"\n\n-- Process {number:d} terminated with the following error:\n{text}", number, process.pid
         )
     code = process.exitcode
     if code >= 0:

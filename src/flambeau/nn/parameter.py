@@ -22,7 +22,10 @@ from flambeau.tensor.tensor import Tensor
 
 
 class _ParameterType(type):
-    """Parameters of a subclass of tensors that overrides functions are of that class, with a mark."""
+    """The metaclass of Parameter.
+
+    A parameter whose data is of a tensor subclass keeps that class. An attribute `_is_param` makes it an instance.
+    """
 
     def __instancecheck__(cls, instance: Any) -> bool:
         if type.__instancecheck__(cls, instance):
@@ -107,7 +110,7 @@ def _rebuild_parameter_with_state(
 
 
 class _BufferType(type):
-    """The metaclass of Buffer: buffers are plain tensors with a mark."""
+    """The metaclass of Buffer. A tensor with the attribute `_is_buffer` is an instance of Buffer."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         if type.__instancecheck__(cls, instance):

@@ -306,7 +306,7 @@ def checked_scalar(value: complex, kind: dtype) -> bool | int | float | complex:
 
 
 def wide_scalar(number: Any) -> Any:
-    """Return a number for a tensor: PyTorch takes integers up to 64 bits, of which tensors and kernels have 63.
+    """Return a number that kernels accept: an integer from 2**63 to 2**64 - 1, which PyTorch takes, as a float.
 
     Raises:
         OverflowError: If an integer has more bits.

@@ -114,7 +114,7 @@ def _refuse(**of_kineto: Any) -> None:
 
 
 class profile:
-    """Context manager that records a program's calls and its devices' work, step by step if there is a
+    """A context manager that records a program's calls and its devices' work, step by step if there is a
     schedule.
 
     Args:

@@ -172,7 +172,7 @@ class _Watched:
 
     Attributes:
         timeline: Its latest commands; None on real GPUs.
-        closed: What it had done when it was closed.
+        closed: Its report when it was closed.
         shown: Number of its races that were shown.
     """
 

@@ -89,7 +89,7 @@ class ArchiveWriter(AbstractContextManager["ArchiveWriter"]):
 
 
 class Damaged(RuntimeError):
-    """An error for a damaged checkpoint.
+    """The error raised if a checkpoint is damaged.
 
     Attributes:
         at: The byte of the file at which the damage was found; None if it concerns the whole file.

@@ -28,7 +28,7 @@ def clear_safe_globals() -> None:
 
 
 class safe_globals:  # PyTorch's public name
-    """Context manager: within it, these functions and types are declared safe."""
+    """A context manager in which these functions and types are declared safe."""
 
     def __init__(self, safe_globals: Iterable[Any]) -> None:
         self._things = list(safe_globals)

@@ -64,7 +64,7 @@ shared_mode = SharedMode()
 
 
 class recording:
-    """Context manager that switches the recording of operations in this thread on or off."""
+    """A context manager that switches the recording of operations in this thread on or off."""
 
     __slots__ = ("enabled", "outer")
 

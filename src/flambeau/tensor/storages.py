@@ -326,7 +326,7 @@ def _bytes_of(values: Sequence[Any]) -> list[int]:
 
 
 class TypedStorage(Face):
-    """The elements of a tensor's storage, or new ones from a size, a sequence or another storage.
+    """A storage seen as elements of one dtype. It is new, or shares the memory of an `UntypedStorage`.
 
     Args:
         *args: Nothing, a size or a sequence.

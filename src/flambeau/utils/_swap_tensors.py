@@ -1,4 +1,4 @@
-"""`swap_tensors`: exchange what two tensors are, so that every reference to one sees the other."""
+"""`swap_tensors`: exchange class, contents and attributes of two tensors, so that all references follow."""
 
 from __future__ import annotations
 

@@ -16,5 +16,5 @@ def has_triton_package() -> bool:
 
 
 def has_triton() -> bool:
-    """Return False: Triton launches its kernels through PyTorch's library, which is not here."""
+    """Return False: Triton needs PyTorch's C++ library to launch kernels."""
     return False

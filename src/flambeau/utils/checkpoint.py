@@ -42,7 +42,7 @@ _TIP = (
 
 
 class CheckpointError(RuntimeError):
-    """An error for recomputed values that differ from those of the first run."""
+    """The error raised if recomputed values differ from those of the first run."""
 
 
 def noop_context_fn() -> tuple[Any, Any]:

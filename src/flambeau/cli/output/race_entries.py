@@ -84,7 +84,10 @@ def _headline(race: RaceFields, elsewhere: list[RaceFields]) -> str:
 
 
 def _describe_device(device: str, races: list[RaceFields]) -> str:
-    """Return `cuda:0 (on ranks 0 and 1, 230 times)`; a race that occurs once on a process has no number."""
+    """Return a device with its processes and the number of races there: `cuda:0 (on ranks 0 and 1, 230 times)`.
+
+    The number is left out if each process has the race once.
+    """
     count = sum(race["count"] for race in races)
     notes = [_on_processes(races)] if "process" in races[0] else []
     notes += [f"{count:,} times"] if count > len(races) else []

@@ -36,7 +36,7 @@ _WRONG = f"it has another secret: {SECRET} must be the same text on every host"
 
 
 class RefusedError(Exception):
-    """An error of a client that the server does not admit. The text has the reason and the fix."""
+    """The error raised if the server does not admit a client. The text has the reason and the fix."""
 
 
 def new_secret() -> str:

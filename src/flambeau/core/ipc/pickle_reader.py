@@ -38,7 +38,7 @@ _DAMAGE = (
 
 
 class Refused(UnpicklingError):
-    """An error for a pickle that is damaged or needs something that is not allowed.
+    """The error raised if a pickle is damaged or needs something that is not allowed.
 
     Attributes:
         name: The name that it needs, if that is the reason.

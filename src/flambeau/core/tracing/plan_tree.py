@@ -40,7 +40,7 @@ class _Fork:
     """A guard of a tree.
 
     Attributes:
-        question: What it asks: ("ask", condition) or ("fix", node).
+        question: The condition that the guard tests, ("ask", condition), or the number that it compares, ("fix", node).
         following: Answer -> the next guard; None where a trace ends.
         functions: Answer -> the function that continues, for answers that were added after the guard was compiled.
     """
@@ -131,7 +131,7 @@ class PlanTree:
 
 
 class Untraceable(Exception):
-    """An error of planning code that depends on something that a trace cannot record."""
+    """The error raised if planning code depends on something that a trace cannot record."""
 
 
 REPORT = False  # set by tests: raise the reason why a structure cannot be traced

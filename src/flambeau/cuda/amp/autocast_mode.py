@@ -15,7 +15,7 @@ explain_absent_names(globals(), "torch.cuda.amp.autocast_mode")
 
 
 class autocast(amp.autocast):
-    """The former name of `torch.autocast("cuda", ...)`, which it warns of. Raises what that raises."""
+    """The deprecated form of `torch.autocast("cuda", ...)`. Each use warns. Raises the same errors."""
 
     def __init__(self, enabled: bool = True, dtype: dtype = float16, cache_enabled: bool = True) -> None:
         warn_of("autocast", "autocast('cuda', args...)")

@@ -12,7 +12,7 @@ explain_absent_names(globals(), "torch.cuda.amp.grad_scaler")
 
 
 class GradScaler(amp.GradScaler):
-    """The former name of `torch.amp.GradScaler("cuda", ...)`, which it warns of. Raises what that raises."""
+    """The deprecated form of `torch.amp.GradScaler("cuda", ...)`. Each use warns. Raises the same errors."""
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ class _JoinConfig(NamedTuple):
 
 
 class Join:
-    """Context manager for loops whose number of iterations differs from rank to rank: see Note [Joining].
+    """A context manager for loops whose number of iterations differs from rank to rank: see Note [Joining].
 
     Args:
         joinables: The objects to join, in the order of their collectives in an iteration; all of one group.

@@ -226,7 +226,7 @@ def bind() -> None:
 
 
 def _or_options(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Add an overload to a method, whose last argument is a `CollectiveOptions` in place of keywords."""
+    """Let the last argument of a method be a `CollectiveOptions` in place of keywords."""
 
     @functools.wraps(call)
     def method(group: ProcessGroup, *args: Any, **kwargs: Any) -> Any:

@@ -35,7 +35,7 @@ _SPARE = 1 << 28  # bytes of the host's memory that messages leave free
 
 
 class BadMessage(ValueError):
-    """An error for a message that no client of Flambeau sends."""
+    """The error raised for a message that no client of Flambeau sends."""
 
 
 def require_memory(nbytes: int) -> None:

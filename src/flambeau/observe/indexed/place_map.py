@@ -36,7 +36,7 @@ _PARTS = 256  # number of stored accesses above which those that no unit refers 
 
 
 class NotKnown(Exception):
-    """An error of a map that would take too much memory, or of indices that are out of range."""
+    """The error raised if a map would take too much memory, or indices are out of range."""
 
 
 class PlaceMap:

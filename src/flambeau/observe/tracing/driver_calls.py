@@ -61,10 +61,15 @@ class CommandCounter(Protocol):
     def next_seq(self) -> Callable[[], int]: ...
 
     def before(self, request: Request) -> None:
-        """Note that a driver call begins."""
+        """Record that a driver call begins."""
 
     def after(self, request: Request, gave: bool) -> None:
-        """Note that a driver call has returned (`gave`), or has raised and enqueued nothing."""
+        """Record that a driver call has ended.
+
+        Args:
+            request: The call.
+            gave: True if it returned; False if it raised and enqueued nothing.
+        """
 
     def records(self) -> list[CompletedCommand]:
         """Return all commands that have run."""

@@ -138,7 +138,7 @@ class ForeachDefinition(Record):
 
 
 foreach = as_function(ForeachDefinition)
-"""Define an operator over lists: the fields of a `ForeachDefinition`, to the operator."""
+"""Define an operator over lists and return it. The arguments are the fields of `ForeachDefinition`."""
 
 
 def computed_dtype(launch: Launch) -> dtype:

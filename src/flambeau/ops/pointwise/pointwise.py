@@ -238,7 +238,7 @@ class PointwiseDefinition(Record):
 
 
 pointwise = as_function(PointwiseDefinition)
-"""Define a pointwise operator: the fields of a `PointwiseDefinition`, to the operator."""
+"""Define a pointwise operator and return it. The arguments are the fields of `PointwiseDefinition`."""
 
 
 _ONE = {d: Meta.contiguous_of((1,), d, CPU) for d in DTYPES}

@@ -261,7 +261,7 @@ bitwise_xor = pointwise(
     forms=PublicForms(operator="xor"),
 )
 bitwise_not = pointwise(
-    "bitwise_not", np.invert, 1, "Return each element with its bits turned.", dtypes=BITS, cuda="turned(a)"
+    "bitwise_not", np.invert, 1, "Return each element with its bits inverted.", dtypes=BITS, cuda="turned(a)"
 )
 
 

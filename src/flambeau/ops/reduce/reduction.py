@@ -267,7 +267,7 @@ class ReductionDefinition(Record):
 
 
 reduction = as_function(ReductionDefinition)
-"""Define a reduction: the fields of a `ReductionDefinition`, to the operator."""
+"""Define a reduction and return it. The arguments are the fields of `ReductionDefinition`."""
 
 
 def _flops(launch: Launch) -> int:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class device:  # PyTorch's public name
-    """Context manager that changes the selected device.
+    """A context manager that changes the selected device.
 
     Args:
         device: A torch.device, int or str. None and negative ints make it a no-op.
@@ -62,7 +62,7 @@ class device:  # PyTorch's public name
 
 
 class device_of(device):
-    """Context manager that selects the device of a tensor or storage; a no-op if that is on the CPU.
+    """A context manager that selects the device of a tensor or storage; a no-op if that is on the CPU.
 
     Raises:
         TypeError: If it has no device.
@@ -78,7 +78,7 @@ class device_of(device):
 
 
 class StreamContext:
-    """Context manager that selects a stream and its device, and restores the previous ones on exit.
+    """A context manager that selects a stream and its device, and restores the previous ones on exit.
 
     Args:
         stream: The Stream to select. None makes it a no-op.

@@ -105,7 +105,7 @@ class Executor:
 
 
 class _torch:
-    """Context manager inside which `import torch` imports Flambeau."""
+    """A context manager inside which `import torch` imports Flambeau."""
 
     def __enter__(self) -> None:
         self._before = sys.modules.get("torch")

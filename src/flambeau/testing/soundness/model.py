@@ -27,7 +27,7 @@ ITEMSIZE = {"float32": 4, "float16": 2, "int64": 8}
 
 
 class Invalid(Exception):
-    """An error for a step that does not fit the state after the earlier steps."""
+    """The error raised if a step does not fit the state after the earlier steps."""
 
 
 class Access(NamedTuple):
