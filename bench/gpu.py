@@ -163,7 +163,7 @@ def floors() -> None:
     stream = flambeau.cuda.current_stream().handle
     plan = call.plans[(table["add"], (), a.meta, b.meta)]
     product = next(p for key, p in call.plans.items() if key[0] is table["matmul"])
-    driver, exe = plan.context.backing, plan.exe
+    driver, exe = plan.context.backing, plan.executable
     native = driver._streams.queues[stream].native
     event = cu.cuEventCreate(2)[1]
     ptrs = (c.ptr, a.ptr, b.ptr)

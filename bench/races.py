@@ -44,7 +44,8 @@ def rows() -> list[tuple[str, float]]:
         driver = system.context_of(a.device).driver
         handle = current.local.streams[0].handle
         driver.inner.launcher = lambda exe: nothing
-        launches = {len(plan.exe.launch.operands): plan.exe for plan in call.plans.values() if plan.exe}
+        loaded = [plan.executable for plan in call.plans.values() if plan.executable]
+        launches = {len(exe.launch.operands): exe for exe in loaded}
         ptrs = (c.ptr, a.ptr, b.ptr, a.ptr)
         found = [("the call below, that does nothing", microseconds(lambda: nothing(None, ptrs, (), handle)))]
         for count, exe in sorted(launches.items()):
