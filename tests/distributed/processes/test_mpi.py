@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -315,6 +316,9 @@ def test_a_wait_next_to_other_works_is_published_but_keeps_no_rank(monkeypatch: 
         assert theirs.look(wait_for(0, looks=look)) == ""
     wait = said_by(store.get(key_of(0)))
     assert wait is not None and wait.text == "rank 0 at line 3: all_reduce in group 0"
+    theirs._say(wait_for(0), "deadlock: rank 0 at line 3 and rank 1 at line 4 wait for each other")
+    assert mine.look(replace(wait, alone=False)) == ""  # its other works may go on
+    assert mine.look(replace(wait, alone=True)).startswith("deadlock: rank 0 at line 3")
 
 
 _RETRIES = """
