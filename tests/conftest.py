@@ -130,6 +130,7 @@ def _note_collection(phase: str, details: dict[str, int]) -> None:
 
 
 def _freeze() -> None:
+    gc.unfreeze()  # what was frozen may be garbage by now: closed machines keep their address space
     gc.collect()
     gc.freeze()
     _collection["nanoseconds"] = 0
