@@ -1,6 +1,7 @@
 """Simulated times compared with real ones, for workloads drawn at random.
 
     python -m bench.accuracy measure FILE        # on a machine with a GPU and PyTorch: writes the measurements
+    python -m bench.accuracy details FILE        # there, too: each call's kernels and allocations, to learn from
     python -m bench.accuracy compare FILE        # anywhere: the same workloads on a virtual GPU, worst rows last
     python -m bench.accuracy page                # anywhere: simulates the files of docs/accuracy.md and writes it
 
@@ -24,11 +25,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.accuracy import kernels, page, programs
+from bench.accuracy import details, kernels, more_kernels, more_programs, page, programs
 from bench.accuracy.kernels import Family, Params
 from bench.accuracy.measure import measure
 
-FAMILIES = {family.name: family for family in (*kernels.FAMILIES, *programs.FAMILIES)}
+FAMILIES = {
+    family.name: family
+    for module in (kernels, programs, more_kernels, more_programs)
+    for family in module.FAMILIES
+}
 SEED = 26
 RESULTS = Path(__file__).parents[1] / "results" / "accuracy"
 HELD_OUT = RESULTS / "h100_seed_27.json"
@@ -71,10 +76,36 @@ def run_real(path: Path, seed: int, rounds: int, limit: float) -> None:
         "machine": torch.cuda.get_device_name(), "date": datetime.date.today().isoformat(),
         "software": f"PyTorch {torch.__version__}", "seed": seed, "workloads": rows,
     }  # fmt: skip
-    lines = ",\n".join(json.dumps(row) for row in rows)
+    _write(path, data)
+    print(f"{len(rows)} workloads in {time.monotonic() - begin:.0f} s")
+
+
+def list_details(path: Path, seed: int, limit: float) -> None:
+    """Write the kernels and allocations of all workloads' calls to a file, until `limit` seconds have passed."""
+    import torch
+
+    rows: list[dict[str, Any]] = []
+    begin = time.monotonic()
+    for family, params, held in draw_workloads(seed):
+        if time.monotonic() - begin > limit:
+            print(f"stopped after {limit} s, before {family.name}")
+            break
+        row: dict[str, Any] = {"family": family.name, "held": held, "params": params}
+        try:
+            row |= details.details(torch, family, params)
+        except Exception as error:
+            row["error"] = f"{type(error).__name__}: {str(error).splitlines()[0][:150]}"
+        rows.append(row)
+        torch.cuda.empty_cache()
+    _write(path, {"machine": torch.cuda.get_device_name(), "seed": seed, "workloads": rows})
+    print(f"details of {len(rows)} workloads in {time.monotonic() - begin:.0f} s")
+
+
+def _write(path: Path, data: dict[str, Any]) -> None:
+    """Write a file with one workload a line."""
+    lines = ",\n".join(json.dumps(row) for row in data["workloads"])
     head = json.dumps({key: value for key, value in data.items() if key != "workloads"})
     path.write_text(f'{head[:-1]}, "workloads": [\n{lines}\n]}}\n')
-    print(f"{len(rows)} workloads in {time.monotonic() - begin:.0f} s")
 
 
 def simulate(family: Family, params: Params, profile: str) -> dict[str, float]:
@@ -189,7 +220,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("measure", "compare", "page"))
+    parser.add_argument("command", choices=("measure", "details", "compare", "page"))
     parser.add_argument("file", type=Path, nargs="?", default=HELD_OUT)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--rounds", type=int, default=3)
@@ -202,6 +233,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.command == "measure":
         run_real(given.file, given.seed, given.rounds, given.limit)
+    elif given.command == "details":
+        list_details(given.file, given.seed, given.limit)
     elif given.command == "page":
         write_page()
     else:
