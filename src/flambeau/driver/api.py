@@ -112,8 +112,8 @@ class Kernel(Record):
         rate: The arithmetic that limits the kernel and selects the device's peak rate: "float32", "tf32",
             ...
         cuda: The form that real GPUs run; None if there is none yet, in which case `Driver.load` raises.
-        draws: True if the first two scalars are the seed and offset of a random generator. Each launch of a
-            graph sets them again.
+        draws: True if scalars are the seed and offset of a random generator: the first two, or in a fused kernel
+            those at `seed_positions`. Each launch of a graph sets them again.
         touches: The operand of which a launch touches only the elements that other operands select; None if
             it touches all of every operand.
         work: What a launch does on a device, for simulated times.
@@ -246,6 +246,9 @@ class Expression(Record):
         constants: Numbers derived from the params. They are passed by value, so new numbers need no
             compilation.
         indexed: True if `text` uses i.
+        drawn: True if `text` uses w, the random word of the element's row-major index i: word i % 4 of the draw of
+            thread i / 4, as in PyTorch's dropout. The first two inputs are a generator's seed and offset, and k0 is the
+            number of threads of PyTorch's kernel. Such a kernel has no `indexed` text and no tensors as inputs.
         header: The file in driver/cuda/include whose functions `text` calls, without its suffix.
         functions: Further C++ functions that `text` calls.
     """
@@ -257,6 +260,7 @@ class Expression(Record):
     )
     constants: Callable[[Launch], Sequence[float]] = lambda launch: ()
     indexed: bool = False
+    drawn: bool = False
     header: str = ""
     functions: str = ""
 
@@ -478,6 +482,22 @@ class Launch(Record):
     def nbytes(self) -> int:
         """Return the bytes that the launch moves at least: each element of each operand once."""
         return sum(distinct_bytes(meta) for meta in self.operands)
+
+
+def is_drawn(launch: Launch) -> bool:
+    """Return True if a pointwise kernel computes its elements from random words."""
+    form = launch.kernel.cuda
+    return isinstance(form, Expression) and form.drawn
+
+
+def seed_positions(launch: Launch) -> tuple[int, ...]:
+    """Return the positions of seeds among the scalars of a launch. An offset follows each of them."""
+    form = launch.kernel.cuda
+    if not isinstance(form, Fused):
+        return (0,) if launch.kernel.draws else ()
+    scalars = [k for k, x in enumerate(launch.inputs) if not isinstance(x, Meta)]
+    drawn = [step for step in form.steps if isinstance(step, FusedStep) and step.launch.kernel.draws]
+    return tuple([scalars.index(step.sources[0]) for step in drawn])
 
 
 def is_join(launch: Launch) -> bool:

@@ -18,12 +18,15 @@ import flambeau
 from flambeau.core.dtype import from_numpy
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
+from flambeau.core.random import DrawGrid
 from flambeau.driver.api import Fold, FusedStep, FusedView, Launch
+from flambeau.driver.cuda import build
 from flambeau.driver.cuda.codegen import fused, fused_rows
 from flambeau.driver.cuda.nn import fused_softmax
 from flambeau.ops.op import Op, table
 from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_rows, fuse
 from flambeau.ops.pointwise.pointwise import Pointwise
+from flambeau.ops.random.dropout import dropout_mask
 from flambeau.testing import operators
 
 GPU = flambeau.device("cuda", 0)
@@ -87,7 +90,7 @@ def test_rotated_halves_compile(kind: str) -> None:
     compile_each([step.program.name_and_source(launch)[1] for step in plan.passes])
 
 
-def _launch(name: str, metas: list[Meta], *params: Any) -> Launch:
+def _launch(name: str, metas: list[Any], *params: Any) -> Launch:
     op = table[name]
     found = op.rule(metas, params + tuple([getattr(flags, name) for name in op.flags]))
     return Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
@@ -114,6 +117,38 @@ def test_fused_rows_compile(kind: str) -> None:
     form: Any = fold.kernel.cuda
     assert len(steps) > 2
     compile_each([fused_rows.program(fold.with_(capability=(9, 0)), form).name_and_source(fold)[1]])
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float64"])
+def test_fused_dropout_compiles(kind: str) -> None:
+    """Compile dropout of a sum with a dense and with a strided input, alone, and of rows."""
+    x = Meta.contiguous_of((300, 64), getattr(flambeau, kind), GPU)
+    found = dropout_mask.rule((int, int, float), (x, DrawGrid(132, 2048)))
+    mask = Launch(dropout_mask.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
+    scale, total, mean = (
+        _launch("dropout_scale", [x, mask.outputs[0], float]),
+        _launch("add", [x, x]),
+        _mean(x),
+    )
+    steps = [FusedStep(total, (0, 1)), FusedStep(mask, (2, 3, 4)), FusedStep(scale, (-1, -2, 4))]
+    launches = [mask]
+    for other in (x, x.with_(strides=(128, 2))):
+        inputs = (x, other, *mask.inputs)
+        launches.append(fuse(steps, inputs, [2], [x]))
+        with_rows = [*steps, FusedStep(mean, (-3,))]
+        launches.append(fuse(with_rows, inputs, [2, 3], [x, mean.outputs[0]], True))
+    compile_each([_source(launch.with_(capability=(9, 0))) for launch in launches])
+
+
+def _mean(x: Meta) -> Launch:
+    found = table["mean"].rule([x], ((1,), True, None))
+    return Launch(table["mean"].kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
+
+
+def _source(launch: Launch) -> str:
+    built: Any = build.build_kernels(launch, None)  # type: ignore[arg-type]
+    source: str = built.name_and_source(launch)[1]
+    return source
 
 
 def _reduces_by_dims(op: Op) -> bool:

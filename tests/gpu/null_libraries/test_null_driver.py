@@ -190,9 +190,10 @@ import struct
 from flambeau.core.device import device
 from flambeau.core.dtype import float32
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Kernel, Launch
+from flambeau.driver.api import Expression, FusedStep, Kernel, Launch
 from flambeau.driver.cuda.driver import CudaDriver
 from flambeau.driver.cuda.device.compiler import Compiler
+from flambeau.ops.pointwise.fusion import fuse
 Compiler.cubin = lambda self, source: b"no compiler here"
 driver = CudaDriver()
 meta = Meta.contiguous_of((10,), float32, device("cuda", 0))
@@ -225,9 +226,10 @@ import ctypes
 from flambeau.core.device import device
 from flambeau.core.dtype import float32, uint64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Kernel, Launch
+from flambeau.driver.api import Expression, FusedStep, Kernel, Launch
 from flambeau.driver.cuda.driver import CudaDriver
 from flambeau.driver.cuda.device.compiler import Compiler
+from flambeau.ops.pointwise.fusion import fuse
 Compiler.cubin = lambda self, source: b"no compiler here"
 driver = CudaDriver()
 meta = Meta.contiguous_of((10,), float32, device("cuda", 0))
@@ -243,9 +245,19 @@ for offset in (0, 100):
     driver.graph_launch(graph, stream, [(0, 0), (2**63 + 5, offset)])
     print(*draws)
 driver.graph_destroy(graph)
+first = Launch(kernel, (meta,), (uint64, uint64, uint64))
+second = Launch(kernel, (meta,), (uint64, uint64, meta))
+exe = driver.load(fuse([FusedStep(first, (0, 1, 1)), FusedStep(second, (2, 3, -1))], [uint64] * 4, [1], [meta]), 0)
+driver.capture_begin(stream, "global")
+driver.launch(exe, (512,), (0, 40, 1, 80), stream)
+graph = driver.capture_end(stream)
+driver.graph_launch(graph, stream, [(7, 100), (9, 1000)])
+print(*draws)  # the first offset and the second seed
+driver.graph_destroy(graph)
 driver.close()
 """
-    assert run(library, program).split() == [str(2**63 + 5), "40", str(2**63 + 5), "140"]
+    printed = [str(2**63 + 5), "40", str(2**63 + 5), "140", "140", "9"]
+    assert run(library, program).split() == printed
 
 
 RACE = """

@@ -64,7 +64,7 @@ def build_kernels(launch: Launch, device: CudaDevice) -> KernelProgram | multi_k
     """Return the kernels of a launch; None if a library runs it or there is nothing to run."""
     form = launch.kernel.cuda
     if isinstance(form, Expression):
-        return pointwise.program(launch, form)
+        return fused.drawn_alone(launch) if form.drawn else pointwise.program(launch, form)
     if isinstance(form, Expressions):
         return pointwise_several.program(launch, form)
     if isinstance(form, Fused):

@@ -10,6 +10,7 @@ from typing import Any
 
 from flambeau.core.errors import DriverError
 from flambeau.core.files import replace_file
+from flambeau.driver.api import seed_positions
 from flambeau.driver.virtual.capture import MERGE, MODES, UNSUPPORTED, Captures, VirtualCapture
 from flambeau.driver.virtual.host_time import HostCosts
 from flambeau.driver.virtual.machine import SimulatedMachine
@@ -172,6 +173,9 @@ def _seed_arguments(command: Command, seeds: Sequence[tuple[int, int]]) -> tuple
     """Return a command's arguments with this launch's seed and offset."""
     if command.kind != scheduler.KERNEL or not command.args[0].launch.kernel.draws:
         return tuple(command.args)
-    exe, ptrs, (number, offset, *others) = command.args
-    seed, base = seeds[number]
-    return exe, ptrs, (seed, base + offset, *others)
+    exe, ptrs, scalars = command.args
+    numbers = list(scalars)
+    for k in seed_positions(exe.launch):
+        seed, base = seeds[numbers[k]]
+        numbers[k : k + 2] = seed, base + numbers[k + 1]
+    return exe, ptrs, tuple(numbers)

@@ -33,13 +33,15 @@ _MOST_ROW_BYTES = 1 << 17  # that a block's threads hold: see `Rows` in driver/c
 
 
 def can_fuse(launch: Launch) -> bool:
-    """Return True if a launch computes each element of one output from its inputs' elements at the same place."""
+    """Return True if a launch computes each element of one output from its inputs' elements at the same place, or from
+    random words.
+    """
     kernel = launch.kernel
     form = kernel.cuda
     return (
         isinstance(form, Expression)
         and not form.indexed
-        and not kernel.draws
+        and (launch.outputs[0].plain if form.drawn else not kernel.draws)
         and kernel.cycles is None
         and len(launch.outputs) == 1
         and not launch.updates
@@ -95,7 +97,8 @@ def fuse(
         has_rows: As in `Fused`.
     """
     form = Fused(tuple(steps), tuple(stored), has_rows)
-    kernel = Kernel(_name(steps), _host, _flops, cuda=form)
+    draws = any(isinstance(step, FusedStep) and step.launch.kernel.draws for step in steps)
+    kernel = Kernel(_name(steps), _host, _flops, cuda=form, draws=draws)
     return Launch(kernel, tuple(outputs), tuple(inputs))
 
 

@@ -2,7 +2,8 @@
 
 Inputs: the tensor, a Philox seed and offset, and the probability of keeping an element. Params: PyTorch's grid rule.
 Thread t decides elements 4 t .. 4 t + 3 in memory order by one draw, then the four elements one grid width later, as
-PyTorch's fused kernel does when it vectorizes by four.
+PyTorch's fused kernel does when it vectorizes by four. Compiled functions call `dropout_mask` and `dropout_scale`
+instead, which have the same bits and can be parts of larger kernels.
 """
 
 from __future__ import annotations
@@ -17,8 +18,18 @@ from flambeau.core.dtype import bool_, dtype, float64, uint64
 from flambeau.core.layout import dense_strides, memory_order
 from flambeau.core.meta import Meta
 from flambeau.core.random import DrawGrid
-from flambeau.driver.api import Body, Kernel, Launch, Source
-from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, note
+from flambeau.driver.api import Body, Expression, Kernel, Launch, Source
+from flambeau.ops.op import (
+    NOT_DIFFERENTIABLE,
+    Derivative,
+    Make,
+    Op,
+    Operand,
+    Sample,
+    Signature,
+    define,
+    note,
+)
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.pointwise import Pointwise, pointwise
 from flambeau.ops.random.random import FLOATS, dims_in_memory_order
@@ -45,6 +56,67 @@ masked_scale: Pointwise = pointwise(
     examples=((2.0,),),
 )
 note(masked_scale, "dropout")
+
+
+dropout_scale: Pointwise = pointwise(
+    "dropout_scale",
+    lambda a, b, c: a * b * (1 / c),
+    3,
+    "a b / c: elements a that dropout keeps by the mask b, each with probability c.",
+    dtypes=FLOATS,
+    promoting=slice(0, 1),
+    wide_scalars=True,
+    cuda="a * b * (1 / c)",
+    derivative=Derivative(lambda grad, b, c, call: call(masked_scale, (grad, b, 1 / c)), None, None),
+    examples=((0.5,),),
+)
+note(dropout_scale, "dropout")
+
+
+def _mask_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    x, _ = params
+    out = Meta.contiguous_of(x.shape, bool_, x.device)
+    return Signature((out,), (uint64, uint64, float64), params)
+
+
+def _mask_host(launch: Launch) -> Body:
+    x, policy = launch.params
+    kind = np.float64 if x.dtype is float64 else np.float32
+
+    def body(outputs: list[Array], inputs: list[Any]) -> None:
+        seed, offset, keep = inputs
+        kept = _numbers(policy, x.numel, seed, offset) < kind(keep)
+        outputs[0][...] = kept.reshape(x.shape)
+
+    return body
+
+
+def _mask_text(launch: Launch) -> str:
+    return f"unit_of(w) < ({'double' if launch.params[0].dtype is float64 else 'float'})c"
+
+
+dropout_mask = define(
+    Op(
+        "dropout_mask",
+        _mask_rule,
+        Kernel(
+            "dropout_mask",
+            _mask_host,
+            cuda=Expression(
+                _mask_text,
+                constants=lambda launch: (launch.params[1].threads(launch.params[0].numel),),
+                drawn=True,
+                header="random",
+            ),
+            draws=True,
+            work=element_work.per_element(60, 0.5),
+        ),
+        (bool_,),
+        lambda make, dtype: [],
+        derivative=NOT_DIFFERENTIABLE,
+    )
+)
+note(dropout_mask, "dropout")
 
 
 def _rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:

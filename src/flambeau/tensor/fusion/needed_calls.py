@@ -25,7 +25,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Fold, Fused, FusedView, Launcher, has_softmax, is_join
+from flambeau.driver.api import Fold, Fused, FusedView, Launcher, has_softmax, is_drawn, is_join
 from flambeau.driver.fused_boxes import NotInlined, boxes, has_views
 from flambeau.tensor.fusion import fused_plans
 from flambeau.tensor.fusion.fused_plans import FusedPart, Recipe
@@ -111,8 +111,9 @@ class NeededCalls:
         """Return what calls in one kernel have in common."""
         launch = self.group.calls[k].launch
         domain = self.group.domain(launch.outputs[0].shape)
-        has_rows = self.group.has_softmax or self.group.rows is not None
-        return has_rows and is_join(launch), domain
+        group = self.group
+        has_rows, moves = group.has_softmax or group.rows is not None, group.has_join or bool(group.views)
+        return has_rows and is_join(launch), moves and is_drawn(launch), domain
 
     def _stored_sources(self, k: int) -> Iterator[tuple[int, bool]]:
         """Yield the stored results that a call depends on, and whether one kernel can compute them and the call."""
@@ -209,7 +210,7 @@ class KernelPart:
         """Return True if the calls are more than pointwise calls of one shape."""
         group = self.needed.group
         launches = [group.calls[k].launch for k in self.order]
-        if self.domain is not None and (group.rows is None or self.domain != (False, group.rows.of)):
+        if self.domain is not None and (group.rows is None or self.domain != (False, False, group.rows.of)):
             return False
         shapes = {launch.outputs[0].shape for launch in launches}
         return len(shapes) > 1 or any(isinstance(launch.kernel.cuda, Fold) for launch in launches)

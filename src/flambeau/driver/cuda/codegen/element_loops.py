@@ -18,6 +18,7 @@ def flat_loop(
     vector: int,
     unroll: int,
     compute: tuple[str, str],
+    before: str = "",
 ) -> str:
     """Return the kernel for operands that are all dense in the same order, or have one element.
 
@@ -29,6 +30,7 @@ def flat_loop(
         vector: Number of elements of a vector.
         unroll: Number of vectors that a thread loads before it computes.
         compute: The statement for the elements `j` of the vectors `u`, and the one for a single element `i`.
+        before: Statements before those for the elements of the vectors `u`.
     """
     once = "".join([f"  const {kind} v{at} = p{at}[0];\n" for kind, at in singles])
     pointers = [*[(kind, out) for kind, out, _ in outputs], *[(kind, f"p{at}") for kind, at in inputs]]
@@ -53,7 +55,7 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(declared)
 {loads}    }}
 #pragma unroll
     for (int u = 0; u < {unroll}; ++u) {{
-{results}#pragma unroll
+{results}{before}#pragma unroll
       for (int j = 0; j < {vector}; ++j)
         {of_vectors}
 {stores}    }}
@@ -67,13 +69,24 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(declared)
 """
 
 
+def index_of_vectors(vector: int) -> str:
+    """Return C++ for the index of the first element of the vectors `u` of `flat_loop`."""
+    return f"(first + u * {THREADS}) * {vector}"
+
+
 def index_in_vectors(vector: int) -> str:
     """Return C++ for the index of the element that `flat_loop` calls `j` in the vectors `u`."""
-    return f"(first + u * {THREADS}) * {vector} + j"
+    return f"{index_of_vectors(vector)} + j"
 
 
 def strided_loop(
-    declared: Sequence[str], outputs: int, inputs: Sequence[Named], index: str, unroll: int, compute: str
+    declared: Sequence[str],
+    outputs: int,
+    inputs: Sequence[Named],
+    index: str,
+    unroll: int,
+    compute: str,
+    layouts: int = 0,
 ) -> str:
     """Return the kernel for operands of any strides, which visits elements in the first output's memory order.
 
@@ -84,13 +97,14 @@ def strided_loop(
         index: The type of indices.
         unroll: Number of elements that a thread loads before it computes.
         compute: The statement for an element.
+        layouts: Number of layouts in `walk` after those of the inputs.
     """
     arrays = "".join([f"  {kind} v{at}[{unroll}];\n" for kind, at in inputs])
     loads = "".join([f"      v{at}[u] = p{at}[o[u][{outputs + k}]];\n" for k, (_, at) in enumerate(inputs)])
     return f"""
 extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(declared)}) {{
   const i64 start = blockIdx.x * (i64){THREADS * unroll} + threadIdx.x;
-  {index} o[{unroll}][{outputs + len(inputs)}];
+  {index} o[{unroll}][{outputs + len(inputs) + layouts}];
 {arrays}#pragma unroll
   for (int u = 0; u < {unroll}; ++u) {{
     const i64 i = start + u * {THREADS};
@@ -115,6 +129,8 @@ def strided_vector_loop(
     vector: int,
     unroll: int,
     compute: str,
+    before: str = "",
+    layouts: int = 0,
 ) -> str:
     """Return the kernel of operands with any strides, whose innermost dim is contiguous in the outputs.
 
@@ -127,6 +143,8 @@ def strided_vector_loop(
         vector: Number of elements of a vector.
         unroll: Number of vectors that a thread loads before it computes.
         compute: The statement for the elements `j` of the vectors `u`.
+        before: As of `flat_loop`.
+        layouts: As of `strided_loop`.
     """
     arrays, loads = "", ""
     for k, ((kind, at), single) in enumerate(inputs, len(outputs)):
@@ -143,7 +161,7 @@ def strided_vector_loop(
     return f"""
 extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(declared)}) {{
   const i64 start = blockIdx.x * (i64){THREADS * unroll} + threadIdx.x;
-  {index} o[{unroll}][{len(outputs) + len(inputs)}];
+  {index} o[{unroll}][{len(outputs) + len(inputs) + layouts}];
 {arrays}#pragma unroll
   for (int u = 0; u < {unroll}; ++u) {{
     const i64 at = start + u * {THREADS};
@@ -155,7 +173,7 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(declared)
   for (int u = 0; u < {unroll}; ++u) {{
     const i64 at = start + u * {THREADS};
     if (at < n) {{
-{results}#pragma unroll
+{results}{before}#pragma unroll
       for (int j = 0; j < {vector}; ++j) {{
         const i64 i = at * {vector} + j;
         {compute}

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.layout import Dims, merge_dims
+from flambeau.core.layout import Dims, contiguous_strides, merge_dims
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
-from flambeau.driver.api import Expression, Fused, FusedStep, Launch
+from flambeau.driver.api import Expression, Fused, FusedStep, Launch, is_drawn
 from flambeau.driver.cuda.codegen.element_loops import (
     THREADS,
     flat_loop,
     index_in_vectors,
+    index_of_vectors,
     strided_loop,
     strided_vector_loop,
 )
@@ -59,18 +60,21 @@ def _kernel(launch: Launch, form: Fused) -> KernelProgram:
     """Return the kernel of a fused launch without views. Sizes and strides are parameters."""
     tensors = [x for x in launch.inputs if isinstance(x, Meta)]
     out = launch.outputs[0]
-    dims = merge_dims(out.shape, [meta.strides for meta in (*launch.outputs, *tensors)])
     steps = steps_of(form)
+    # words are drawn by the row-major index of elements
+    places = [contiguous_strides(out.shape)] if any(is_drawn(step.launch) for step in steps) else []
+    dims = merge_dims(out.shape, [*[meta.strides for meta in (*launch.outputs, *tensors)], *places])
     constants = constants_of(steps)
     tail = [packed_constant(value) for numbers in constants for value in numbers]
     element = _element(launch, steps, form.stored, constants)
     unroll = _unroll(launch)
-    strides = [dims[0][1][k] if dims else 0 for k in range(len(launch.operands))]
-    outputs = len(launch.outputs)
-    is_flat = len(dims) <= 1 and all(s in (0, 1) for s in strides) and (not dims or all(strides[:outputs]))
+    operands, outputs = len(launch.operands), len(launch.outputs)
+    strides = [dims[0][1][k] if dims else 0 for k in range(operands + len(places))]
+    is_dense = not dims or all([*strides[:outputs], *strides[operands:]])
+    is_flat = len(dims) <= 1 and all(s in (0, 1) for s in strides) and is_dense
     if is_flat:
         vector = vector_length(launch)
-        text = _flat(launch, constants, [s == 0 for s in strides[outputs:]], vector, unroll)
+        text = _flat(launch, steps, constants, [s == 0 for s in strides[outputs:operands]], vector, unroll)
         per_block = THREADS * vector * unroll
     else:
         vector = _strided_vector(launch, dims)
@@ -78,11 +82,17 @@ def _kernel(launch: Launch, form: Fused) -> KernelProgram:
             (size, inner), *outer = dims[::-1]
             dims = [*outer[::-1], (size // vector, tuple([s * vector for s in inner]))]
         wide = is_wide(dims)
-        text = _any_strides(launch, constants, dims, wide, unroll, vector)
+        text = _any_strides(launch, steps, constants, dims, wide, unroll, vector)
         per_block = THREADS * unroll * vector
         tail.append(pack_walk(dims, wide))
     tail.append(pack("<q", out.numel // (1 if is_flat else vector)))
     return KernelProgram(element + text, (-(-out.numel // per_block), 1, 1), THREADS, tuple(tail))
+
+
+def drawn_alone(launch: Launch) -> KernelProgram | KernelPlan:
+    """Return the kernel of a pointwise operator that draws random words, launched alone."""
+    form = Fused((FusedStep(launch, tuple(range(len(launch.inputs)))),), (0,))
+    return program(launch.with_(kernel=launch.kernel.with_(cuda=form)), form)
 
 
 def steps_of(form: Fused) -> list[FusedStep]:
@@ -148,14 +158,17 @@ def _element(
     launch: Launch, steps: Sequence[FusedStep], stored: Sequence[int], constants: Sequence[Sequence[float]]
 ) -> str:
     """Return the C++ function `compute_all(i, x0, x1, ..., k0_0, ..., r0, ...)`, which sets r0, r1, ..."""
+    drawn = _drawn_steps(steps)
     each, lines = "", ""
     for number, (step, numbers) in enumerate(zip(steps, constants, strict=True)):
         each += step_function(number, step, _expression(step), numbers, launch)
         taken = [f"x{k}" if k >= 0 else f"t{-1 - k}" for k in step.sources]
         taken += [f"k{number}_{k}" for k in range(len(numbers))]
-        lines += f"  const n{number}::Out t{number} = n{number}::compute({', '.join(['i', *taken])});\n"
+        first = f"w{number}" if number in drawn else "i"
+        lines += f"  const n{number}::Out t{number} = n{number}::compute({', '.join([first, *taken])});\n"
     lines += "".join([f"  r{k} = t{step};\n" for k, step in enumerate(stored)])
-    declared = ["i64 i", *[f"{kind_of(x)} x{at}" for at, x in enumerate(launch.inputs)]]
+    declared = ["i64 i", *[f"u32 w{k}" for k in drawn]]
+    declared += [f"{kind_of(x)} x{at}" for at, x in enumerate(launch.inputs)]
     declared += [f"{kind} {name}" for kind, name in named_constants(constants)]
     declared += [f"n{step}::Out& r{k}" for k, step in enumerate(stored)]
     types = "".join([f"typedef n{step}::Out Out{k};\n" for k, step in enumerate(stored)])
@@ -172,6 +185,24 @@ def step_function(
     alone = step.launch.with_(capability=launch.capability)
     function = form.functions + element_function(alone, form, constants)
     return f"namespace n{number} {{  // {alone.kernel.name}\n{function}}}\n"
+
+
+def _drawn_steps(steps: Sequence[FusedStep]) -> list[int]:
+    """Return the numbers of the steps that draw random words."""
+    return [k for k, step in enumerate(steps) if is_drawn(step.launch)]
+
+
+def words_of(number: int, step: FusedStep, count: int | str, index: str) -> str:
+    """Return C++ that draws the random words of a step, for `count` elements from the row-major index `index` on."""
+    seed, offset, *_ = step.sources
+    return f"drawn_words<{count}>(s{seed}, s{offset}, k{number}_0, {index})"
+
+
+def _draw(steps: Sequence[FusedStep], count: int, index: str) -> str:
+    """Return the statements that draw the random words of all steps, `d{k}` for step k."""
+    return "".join(
+        [f"      const auto d{k} = {words_of(k, steps[k], count, index)};\n" for k in _drawn_steps(steps)]
+    )
 
 
 def named_constants(constants: Sequence[Sequence[float]]) -> list[tuple[str, str]]:
@@ -203,25 +234,39 @@ def arguments_of(launch: Launch, constants: Sequence[Sequence[float]]) -> Argume
 
 
 def _compute(
-    launch: Launch, constants: Sequence[Sequence[float]], index: str, at: dict[int, str], out: str
+    launch: Launch,
+    steps: Sequence[FusedStep],
+    constants: Sequence[Sequence[float]],
+    index: str,
+    at: dict[int, str],
+    out: str,
+    word: str = "j",
 ) -> str:
     """Return the C++ statement that calls `compute_all`.
 
     Args:
         launch: The fused launch.
+        steps: Its steps.
         constants: The constants of each step.
         index: The index of the element.
         at: The element of each input that is a tensor.
         out: The element of output `{k}`.
+        word: The number of the element among those whose random words were drawn together.
     """
-    values = [at.get(k, f"s{k}") for k in range(len(launch.inputs))]
+    values = [f"d{k}.v[{word}]" for k in _drawn_steps(steps)]
+    values += [at.get(k, f"s{k}") for k in range(len(launch.inputs))]
     values += [name for _, name in named_constants(constants)]
     values += [out.format(k=k) for k in range(len(launch.outputs))]
     return f"compute_all({', '.join([index, *values])});"
 
 
 def _flat(
-    launch: Launch, constants: Sequence[Sequence[float]], singles: Sequence[bool], vector: int, unroll: int
+    launch: Launch,
+    steps: Sequence[FusedStep],
+    constants: Sequence[Sequence[float]],
+    singles: Sequence[bool],
+    vector: int,
+    unroll: int,
 ) -> str:
     """Return the kernel of operands that are dense in one order, or single elements."""
     arguments = arguments_of(launch, constants)
@@ -232,12 +277,14 @@ def _flat(
     of_once = {at: f"v{at}" for _, at in single}
     of_vectors = of_once | {at: f"w{at}[u][j]" for _, at in dense}
     of_elements = of_once | {at: f"p{at}[i]" for _, at in dense}
+    alone = _compute(launch, steps, constants, "i", of_elements, "out{k}[i]", "0")
     compute = (
-        _compute(launch, constants, index_in_vectors(vector), of_vectors, "y{k}[j]"),
-        _compute(launch, constants, "i", of_elements, "out{k}[i]"),
+        _compute(launch, steps, constants, index_in_vectors(vector), of_vectors, "y{k}[j]"),
+        f"{{ {_draw(steps, 1, 'i')}{alone} }}",
     )
     outputs = [(f"Out{k}", f"out{k}", f"y{k}") for k in range(len(launch.outputs))]
-    return flat_loop(arguments.declared, outputs, dense, single, vector, unroll, compute)
+    before = _draw(steps, vector, index_of_vectors(vector))
+    return flat_loop(arguments.declared, outputs, dense, single, vector, unroll, compute, before)
 
 
 def _strided_vector(launch: Launch, dims: Dims) -> int:
@@ -252,23 +299,35 @@ def _strided_vector(launch: Launch, dims: Dims) -> int:
 
 
 def _any_strides(
-    launch: Launch, constants: Sequence[Sequence[float]], dims: Dims, wide: bool, unroll: int, vector: int
+    launch: Launch,
+    steps: Sequence[FusedStep],
+    constants: Sequence[Sequence[float]],
+    dims: Dims,
+    wide: bool,
+    unroll: int,
+    vector: int,
 ) -> str:
     """Return the kernel of operands with any strides."""
     arguments = arguments_of(launch, constants)
     tensors, outputs = _tensors(launch), len(launch.outputs)
     walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
-    arguments.add(f"{walk}<{len(dims)}, {outputs + len(tensors)}>", "walk")
+    operands = outputs + len(tensors)
+    layouts, place = int(bool(_drawn_steps(steps))), f"o[u][{operands}]"
+    arguments.add(f"{walk}<{len(dims)}, {operands + layouts}>", "walk")
     arguments.add("i64", "n")
     if vector == 1:
         of_loaded = {at: f"v{at}[u]" for _, at in tensors}
-        compute = _compute(launch, constants, "i", of_loaded, "out{k}[o[u][{k}]]")
-        return strided_loop(arguments.declared, outputs, tensors, index, unroll, compute)
+        compute = _compute(launch, steps, constants, "i", of_loaded, "out{k}[o[u][{k}]]", "0")
+        compute = f"{{ {_draw(steps, 1, place)}{compute} }}"
+        return strided_loop(arguments.declared, outputs, tensors, index, unroll, compute, layouts)
     inputs = [(x, dims[-1][1][k] == 0) for k, x in enumerate(tensors, outputs)]
     of_loaded = {at: f"v{at}[u]" if single else f"w{at}[u][j]" for (_, at), single in inputs}
-    compute = _compute(launch, constants, "i", of_loaded, "y{k}[j]")
+    compute = _compute(launch, steps, constants, "i", of_loaded, "y{k}[j]")
     stored = [(f"Out{k}", f"out{k}", f"y{k}") for k in range(outputs)]
-    loop = strided_vector_loop(arguments.declared, stored, inputs, index, vector, unroll, compute)
+    before = _draw(steps, vector, place)
+    loop = strided_vector_loop(
+        arguments.declared, stored, inputs, index, vector, unroll, compute, before, layouts
+    )
     return file("vector_access.cuh") + loop
 
 

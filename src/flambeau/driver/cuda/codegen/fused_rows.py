@@ -15,7 +15,7 @@ from math import prod
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import Dims
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Fold, Fused, FusedStep, Launch
+from flambeau.driver.api import Expression, Fold, Fused, FusedStep, Launch, is_drawn
 from flambeau.driver.cuda.codegen.elements import file, i64
 from flambeau.driver.cuda.codegen.fused import (
     arguments_of,
@@ -24,6 +24,7 @@ from flambeau.driver.cuda.codegen.fused import (
     headers_of,
     step_function,
     steps_of,
+    words_of,
 )
 from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk, walk_dims
 from flambeau.driver.cuda.codegen.pointwise import kind_of
@@ -163,7 +164,12 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(arguments
 
     def _call(self, number: int, step: FusedStep, index: str, element: int | str | None = None) -> str:
         """Return the statement that computes a pointwise step, of the element `element` of the vectors `e`."""
-        taken = [index, *[self._value(k, element) for k in step.sources]]
+        first = index
+        if is_drawn(step.launch):
+            first = (
+                f"{words_of(number, step, 1, index)}.v[0]" if element is None else f"e.d{number}.v[{element}]"
+            )
+        taken = [first, *[self._value(k, element) for k in step.sources]]
         taken += [f"k{number}_{k}" for k in range(len(self.constants[number]))]
         return f"const n{number}::Out t{number} = n{number}::compute({', '.join(taken)});"
 
@@ -186,8 +192,11 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(arguments
     def _lambdas(self, results: Sequence[int]) -> tuple[str, str]:
         """Return C++ that loads N elements of the inputs of a phase, and the statements that compute element `j`."""
         steps, inputs = self._find_needed(results)
-        members = " ".join([f"Vector<I{k}, N> w{k};" for k in inputs])
-        loads = ""
+        drawn = [k for k in steps if is_drawn(self.steps[k].launch)]
+        members = " ".join(
+            [f"Vector<I{k}, N> w{k};" for k in inputs] + [f"Vector<u32, N> d{k};" for k in drawn]
+        )
+        loads = "".join([f" e.d{k} = {words_of(k, self.steps[k], 'N', 'row * n + i')};" for k in drawn])
         for k in inputs:
             at = self.at_operand[k]
             if self.along[at] == 1:

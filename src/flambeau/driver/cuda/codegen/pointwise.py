@@ -144,9 +144,12 @@ def _dense(dims: Dims) -> bool:
 
 
 def element_function(launch: Launch, form: Expression, constants: Sequence[float]) -> str:
-    """Return the C++ function `compute(i, x0, x1, ..., k0, ...)`: input steps, the expression, then output steps."""
+    """Return the C++ function `compute(i, x0, x1, ..., k0, ...)`: input steps, the expression, then output steps.
+
+    If the text is `drawn`, its first parameter is the random word in place of the index.
+    """
     inputs, output = form.kinds(launch)
-    declared = ["i64 i"]
+    declared = ["u32 w" if form.drawn else "i64 i"]
     lines = []
     for at, (x, steps) in enumerate(zip(launch.inputs, inputs, strict=True)):
         declared.append(f"{kind_of(x)} x{at}")

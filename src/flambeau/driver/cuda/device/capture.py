@@ -47,26 +47,34 @@ def relax_capture_mode() -> Iterator[None]:
 
 
 class CapturedDraw:
-    """A captured launch of a kernel that draws random numbers: its node, its parameters, the offset of the seed."""
+    """A captured launch of a kernel that draws random numbers: its node, its parameters, the places of seeds."""
 
     def __init__(
-        self, node: Any, exe: CudaExecutable | KernelOfShape, ptrs: Sequence[int], scalars: Sequence[Any]
+        self,
+        node: Any,
+        exe: CudaExecutable | KernelOfShape,
+        ptrs: Sequence[int],
+        scalars: Sequence[Any],
+        positions: Sequence[int],
     ) -> None:
-        self._number, self._offset = scalars[:2]
+        self._draws = [
+            (exe.scalars_at + 8 * len(flatten_scalars(scalars[:k])), scalars[k], scalars[k + 1])
+            for k in positions
+        ]
         with exe.lock:
             exe.pack(*ptrs, *flatten_scalars(scalars))
             self._buffer = ctypes.create_string_buffer(exe.params.raw, len(exe.params))
         moved = ctypes.addressof(self._buffer) - ctypes.addressof(exe.params)
         self._pointers = type(exe.keep)(*[(place or 0) + moved for place in exe.keep])
-        self._at = exe.scalars_at
         self._node = node
         self._params = check(cu.cuGraphKernelNodeGetParams(node))
         self._params.kernelParams = ctypes.addressof(self._pointers)
 
     def set(self, executable: Any, seeds: Sequence[tuple[int, int]]) -> None:
-        """Set the seed and offset that the captured kernel draws with at its graph's next launch."""
-        seed, base = seeds[self._number]
-        _SEED.pack_into(self._buffer, self._at, seed, (base + self._offset) & 0xFFFFFFFFFFFFFFFF)
+        """Set the seeds and offsets that the captured kernel draws with at its graph's next launch."""
+        for at, number, offset in self._draws:
+            seed, base = seeds[number]
+            _SEED.pack_into(self._buffer, at, seed, (base + offset) & 0xFFFFFFFFFFFFFFFF)
         check(cu.cuGraphExecKernelNodeSetParams(executable, self._node, self._params))
 
 
@@ -97,11 +105,16 @@ class CudaCapture:
             device.captures.pop(stream, None)
 
     def note_draw(
-        self, exe: CudaExecutable | KernelOfShape, ptrs: Sequence[int], scalars: Sequence[Any], native: Any
+        self,
+        exe: CudaExecutable | KernelOfShape,
+        ptrs: Sequence[int],
+        scalars: Sequence[Any],
+        positions: Sequence[int],
+        native: Any,
     ) -> None:
-        """Record that the kernel just captured on the stream draws random numbers."""
+        """Record that the kernel just captured on the stream draws random numbers, with seeds at these positions."""
         nodes = check(cu.cuStreamGetCaptureInfo(native))[3]
-        self.draws.append(CapturedDraw(nodes[0], exe, ptrs, scalars))
+        self.draws.append(CapturedDraw(nodes[0], exe, ptrs, scalars, positions))
 
     def scratch_of(self, stream: int, nbytes: int) -> int:
         """Return scratch memory of the capture; see `CudaDevice.scratch_of`."""

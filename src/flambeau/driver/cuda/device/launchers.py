@@ -9,7 +9,7 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.driver.api import Launcher
+from flambeau.driver.api import Launcher, seed_positions
 from flambeau.driver.cuda.build import Run
 from flambeau.driver.cuda.device.calls import error_of
 from flambeau.driver.cuda.device.contexts import Contexts
@@ -134,6 +134,7 @@ class Launchers:
     def of_draws(self, exe: CudaExecutable | KernelOfShape, device: CudaDevice, plain: Launcher) -> Launcher:
         """Return a launch function that registers random draws with captures, whose graphs update the seeds."""
         captures = device.captures
+        positions = seed_positions(exe.launch) if isinstance(exe, CudaExecutable) else (0,)
 
         def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
             capture = captures.get(stream)
@@ -145,6 +146,6 @@ class Launchers:
                 )
             else:
                 plain(ptrs, scalars, stream)
-                capture.note_draw(exe, ptrs, scalars, self._find(stream).native)
+                capture.note_draw(exe, ptrs, scalars, positions, self._find(stream).native)
 
         return launch

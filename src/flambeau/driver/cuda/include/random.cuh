@@ -15,6 +15,32 @@ __device__ __forceinline__ Words philox(u64 seed, u64 counter, u64 subsequence) 
   return {{c0, c1, c2, c3}};
 }
 
+// The random words of the elements i, i + 1, ...: four adjacent elements share a draw of the thread i / 4 of `threads`,
+// and those beyond the last thread take the next draw of the first threads.
+__device__ __forceinline__ Words drawn_quad(u64 seed, u64 offset, u64 threads, u64 quad) {
+  const u64 turn = quad < threads ? 0 : quad >> 32 ? quad / threads : (u32)quad / (u32)threads;
+  return philox(seed, (offset >> 2) + turn, quad - turn * threads);
+}
+static __device__ __noinline__ u32 drawn_word(u64 seed, u64 offset, u64 threads, u64 i) {
+  const Words w = drawn_quad(seed, offset, threads, i >> 2);
+  return i & 2 ? (i & 1 ? w.w[3] : w.w[2]) : (i & 1 ? w.w[1] : w.w[0]);
+}
+template<int N> __device__ __forceinline__ Vector<u32, N> drawn_words(u64 seed, u64 offset, u64 threads, u64 i) {
+  Vector<u32, N> r;
+  if (N % 4 == 0 && i % 4 == 0) {
+#pragma unroll
+    for (int q = 0; q < N / 4; ++q) {
+      const Words w = drawn_quad(seed, offset, threads, (i >> 2) + q);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) r.v[4 * q + k] = w.w[k];
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) r.v[k] = drawn_word(seed, offset, threads, i + k);
+  }
+  return r;
+}
+
 template<class A> struct drawn_ { typedef float type; static const int each = 4; };
 template<> struct drawn_<double> { typedef double type; static const int each = 2; };
 

@@ -11,7 +11,7 @@ from math import prod
 
 from flambeau.core.layout import Dims
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Fused, Launch, is_softmax
+from flambeau.driver.api import Expression, Fused, Launch, is_drawn, is_softmax
 from flambeau.driver.cuda.codegen.elements import file, i64
 from flambeau.driver.cuda.codegen.fused import (
     arguments_of,
@@ -20,6 +20,7 @@ from flambeau.driver.cuda.codegen.fused import (
     headers_of,
     step_function,
     steps_of,
+    words_of,
 )
 from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk, walk_dims
 from flambeau.driver.cuda.codegen.pointwise import kind_of
@@ -75,6 +76,7 @@ typedef {walk}<{len(self.around)}, OPS> Around; typedef {walk}<1, OPS> Along;
 {file("rows.cuh")}
 extern "C" __global__ void __launch_bounds__(THREADS) run({", ".join(arguments.declared)}) {{
   const Row row = my_row(around, rows, n);
+  const i64 vectors = ((i64)blockIdx.x * ROWS + threadIdx.x / G) * (n / V);  // before the row
   C held[K][V];
 #pragma unroll
   for (int k = 0; k < K; ++k) {{
@@ -82,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) run({", ".join(arguments.d
     if (!reach(row, along, k, j, p)) continue;
 {self._loads([held])}#pragma unroll
     for (int v = 0; v < V; ++v) {{
-      const i64 i = j + v;
+      const i64 i = vectors * V + j + v;
       {self._compute([held])} held[k][v] = number({self._value(held)});
     }}
   }}
@@ -129,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) run({", ".join(arguments.d
         kept = " ".join([f"r{k}[v] = t{step};" for k, step in enumerate(self.form.stored)])
         text += f"""#pragma unroll
     for (int v = 0; v < V; ++v) {{
-      const i64 i = j + v;
+      const i64 i = vectors * V + j + v;
       const C a = held[k][v];
       const O t{self.at} = to<O>({last});
       {self._compute(results)} {kept}
@@ -151,8 +153,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) run({", ".join(arguments.d
         return steps, [k for k in inputs if k in self.at_operand]
 
     def _loads(self, results: Sequence[int]) -> str:
+        steps, inputs = self._find_needed(results)
         text = ""
-        for k in self._find_needed(results)[1]:
+        for k in steps:
+            if is_drawn(self.steps[k].launch):
+                words = words_of(k, self.steps[k], "V", "(vectors + j / V) * V")
+                text += f"    const auto d{k} = {words};\n"
+        for k in inputs:
             at = self.at_operand[k]
             text += f"    const Vector<I{k}, V> w{k} = taken(p{k} + p[{at}], along.stride[{at}][0]);\n"
         return text
@@ -161,7 +168,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) run({", ".join(arguments.d
         """Return the statements that compute pointwise steps for the element `v` of the vectors."""
         lines = []
         for k in self._find_needed(results)[0]:
-            taken = ["i", *map(self._value, self.steps[k].sources)]
+            first = f"d{k}.v[v]" if is_drawn(self.steps[k].launch) else "i"
+            taken = [first, *map(self._value, self.steps[k].sources)]
             taken += [f"k{k}_{n}" for n in range(len(self.constants[k]))]
             lines.append(f"const n{k}::Out t{k} = n{k}::compute({', '.join(taken)});")
         return " ".join(lines)
