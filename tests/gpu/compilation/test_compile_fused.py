@@ -26,7 +26,7 @@ from flambeau.driver.cuda.nn import fused_softmax
 from flambeau.ops.op import Op, table
 from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_rows, fuse
 from flambeau.ops.pointwise.pointwise import Pointwise
-from flambeau.ops.random.dropout import dropout_mask
+from flambeau.ops.random.dropout import dropout_mask, dropout_scale
 from flambeau.testing import operators
 
 GPU = flambeau.device("cuda", 0)
@@ -90,8 +90,11 @@ def test_rotated_halves_compile(kind: str) -> None:
     compile_each([step.program.name_and_source(launch)[1] for step in plan.passes])
 
 
-def _launch(name: str, metas: list[Any], *params: Any) -> Launch:
-    op = table[name]
+def _launch(name: str, metas: list[Meta], *params: Any) -> Launch:
+    return _launch_op(table[name], metas, *params)
+
+
+def _launch_op(op: Op, metas: list[Any], *params: Any) -> Launch:
     found = op.rule(metas, params + tuple([getattr(flags, name) for name in op.flags]))
     return Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
 
@@ -126,7 +129,7 @@ def test_fused_dropout_compiles(kind: str) -> None:
     found = dropout_mask.rule((int, int, float), (x, DrawGrid(132, 2048)))
     mask = Launch(dropout_mask.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
     scale, total, mean = (
-        _launch("dropout_scale", [x, mask.outputs[0], float]),
+        _launch_op(dropout_scale, [x, mask.outputs[0], float]),
         _launch("add", [x, x]),
         _mean(x),
     )

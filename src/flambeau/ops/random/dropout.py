@@ -69,6 +69,7 @@ dropout_scale: Pointwise = pointwise(
     cuda="a * b * (1 / c)",
     derivative=Derivative(lambda grad, b, c, call: call(masked_scale, (grad, b, 1 / c)), None, None),
     examples=((0.5,),),
+    listed=False,
 )
 note(dropout_scale, "dropout")
 
@@ -95,26 +96,19 @@ def _mask_text(launch: Launch) -> str:
     return f"unit_of(w) < ({'double' if launch.params[0].dtype is float64 else 'float'})c"
 
 
-dropout_mask = define(
-    Op(
-        "dropout_mask",
-        _mask_rule,
-        Kernel(
-            "dropout_mask",
-            _mask_host,
-            cuda=Expression(
-                _mask_text,
-                constants=lambda launch: (launch.params[1].threads(launch.params[0].numel),),
-                drawn=True,
-                header="random",
-            ),
-            draws=True,
-            work=element_work.per_element(60, 0.5),
-        ),
-        (bool_,),
-        lambda make, dtype: [],
-        derivative=NOT_DIFFERENTIABLE,
-    )
+_MASK = Expression(
+    _mask_text,
+    constants=lambda launch: (launch.params[1].threads(launch.params[0].numel),),
+    drawn=True,
+    header="random",
+)
+dropout_mask = Op(
+    "dropout_mask",
+    _mask_rule,
+    Kernel("dropout_mask", _mask_host, cuda=_MASK, draws=True, work=element_work.per_element(60, 0.5)),
+    (bool_,),
+    lambda make, dtype: [],
+    derivative=NOT_DIFFERENTIABLE,
 )
 note(dropout_mask, "dropout")
 
