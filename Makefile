@@ -31,12 +31,10 @@ test-all: $(VENV)/ready-test $(VENV)/ready-docs lint
 	FLAMBEAU_TESTS=exhaustive $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
 	$(MAKE) test-compiled
 
-# The allocator's modules compiled (docs/design.md, "The compiled build"): out/compiled has the wheel, and it installed.
+# The hot path compiled (docs/design.md, "The compiled build"): out/compiled has the wheel, and it installed.
 compiled: $(VENV)/ready
 	rm -rf out/compiled
-	mkdir -p out/compiled/sources
-	cp -r pyproject.toml README.md LICENSE src out/compiled/sources  # the build leaves its results among the sources
-	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps -w out/compiled out/compiled/sources
+	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps -w out/compiled .
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target out/compiled/site out/compiled/*.whl
 
 # What a release publishes, in out/release: the sdist, the pure wheel and, with a C compiler, this platform's compiled

@@ -172,6 +172,7 @@ R cuGetExportTable(void** t, void* id) { return 500; }
 #include <dlfcn.h>
 R cuGetProcAddress_v2(const char* name, void** f, int v, P flags, int* status) {
   void* self = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  if (v >= 12000 && !strcmp(name, "cuGetProcAddress")) name = "cuGetProcAddress_v2";
   *f = self ? dlsym(self, name) : NULL;
   if (!*f) *f = (void*)ok;
   if (status) *status = 0;

@@ -637,7 +637,8 @@ def _scalar_converter(to: dtype | type[object], checked: bool) -> Callable[[Any]
         return lambda x: x
     convert: Callable[[Any], Any] = _CONVERT[to.category]
     as_is: type[Any] = convert  # type: ignore[assignment]
-    least, most = -math.inf, math.inf
+    least: Any = -math.inf
+    most: Any = math.inf
     whole = -1.0  # integers up to this size are sent as floats without a look at anything else
     if to.category == INTEGRAL:
         modulus = 1 << to.itemsize * 8

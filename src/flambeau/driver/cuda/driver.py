@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -388,7 +387,7 @@ class CudaDriver:
         with self._outside_capture():
             built = build.build(launch, device, self)
             if isinstance(built, KernelProgram):
-                exe.prepare(built, partial(cu.cuLaunchKernel, self.functions.of(device, launch, built)))
+                exe.prepare(built, self.functions.of(device, launch, built))
                 exe.launch_on = self._launchers.of_kernel(exe)
             else:
                 exe.run = built

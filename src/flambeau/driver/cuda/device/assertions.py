@@ -68,7 +68,7 @@ class Assertions:
     def note_launch(self) -> int:
         """Store the call site of a launch. Returns the number to add to its assertions' numbers."""
         self._launches += 1
-        self._sites[self._launches % _KEPT] = caller(2)
+        self._sites[self._launches % _KEPT] = caller(1)
         return self._launches << _BITS
 
     def error(self, index: int) -> DriverError:

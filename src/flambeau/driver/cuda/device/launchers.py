@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from cuda.bindings import driver as cu
@@ -11,7 +11,7 @@ from cuda.bindings import driver as cu
 from flambeau.core.errors import NotSupportedError
 from flambeau.driver.api import Launcher, seed_positions
 from flambeau.driver.cuda.build import Run
-from flambeau.driver.cuda.device.calls import error_of
+from flambeau.driver.cuda.device.calls import check, error_of
 from flambeau.driver.cuda.device.contexts import Contexts
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import (
@@ -21,25 +21,44 @@ from flambeau.driver.cuda.device.program import (
     KernelOfShape,
     Late,
     flatten_scalars,
-    mark,
 )
 from flambeau.driver.cuda.device.streams import CudaStream, CudaStreams
 
+try:
+    from flambeau.driver.cuda.device.native_launch import KernelLauncher
+except ImportError:  # in the wheel that is not compiled
+    KernelLauncher = None  # type: ignore[misc,assignment]
 
-def _complete(late: Late, queue: CudaStream, stream: int) -> None:
+_CUDA = 12000  # the version of the CUDA driver whose `cuLaunchKernel` is called
+
+
+@cache
+def _launch_address() -> int:
+    return int(check(cu.cuGetProcAddress(b"cuLaunchKernel", _CUDA, 0))[0])
+
+
+def _error_of_number(code: int) -> Exception:
+    return error_of(cu.CUresult(code))
+
+
+def _complete(params: Any, late: Late, queue: CudaStream, stream: int) -> None:
     """Set the parameters that are known only at a launch."""
-    if late.scratch:
-        at = queue.device.scratch_of(stream, late.scratch, queue.native)
-        ADDRESS.pack_into(late.params, late.scratch_at, at)
-    if late.guards:
-        mark(late.params, late.guards, queue.device.assertions.note_launch())
+    for at, value in late.values(queue, stream):
+        ADDRESS.pack_into(params, at, value)
+
+
+def _late(kernel: GenericKernel, scratch: int) -> Late | None:
+    if scratch or kernel.guards:
+        return Late(scratch, kernel.scratch_at, kernel.guards)
+    return None
 
 
 class Launchers:
     """A factory of the launchers of one driver.
 
     Each launcher has bound what a launch needs. It finds the stream in a table, enters the context of the stream's
-    device unless that is the only one, and packs addresses and scalars into the kernel's buffer of parameters.
+    device unless that is the only one, and packs addresses and scalars into the kernel's buffer of parameters. In
+    the compiled wheel launchers of kernels are `KernelLauncher`, which does the same in C (native_launch.c).
     """
 
     __slots__ = ("_contexts", "_find", "_queues")
@@ -51,9 +70,12 @@ class Launchers:
         """Return a launcher with everything bound that a launch needs: each attribute lookup takes a tenth of a
         launch.
         """
+        if KernelLauncher is not None:
+            return self._in_c(exe, exe.grid, exe.late)
         queues, find, contexts = self._queues, self._find, self._contexts
         several, thread, enter = contexts.several, contexts.thread, contexts.enter
-        lock, pack, flat, late, call, address = exe.lock, exe.pack, exe.flat, exe.late, exe.call, exe.address
+        lock, pack, flat, call, address = exe.lock, exe.pack, exe.flat, exe.call, exe.address
+        params, late = exe.params, exe.late
 
         def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
             queue = queues.get(stream) or find(stream)
@@ -65,7 +87,7 @@ class Launchers:
                 else:  # written separately for speed
                     pack(*ptrs)
                 if late is not None:
-                    _complete(late, queue, stream)
+                    _complete(params, late, queue, stream)
                 (code,) = call(queue.native, address, 0)
             if code:
                 raise error_of(code)
@@ -77,9 +99,11 @@ class Launchers:
         """Return a function that creates the launch function of a shape. All shapes share the kernel's parameter
         buffer.
         """
+        if KernelLauncher is not None:
+            return self._of_shapes_in_c(kernel)
         queues, find, contexts, lock = self._queues, self._find, self._contexts, kernel.lock
         several, thread, enter = contexts.several, contexts.thread, contexts.enter
-        pack, guards, address = kernel.pack, kernel.guards, kernel.address
+        pack, address, params = kernel.pack, kernel.address, kernel.params
         call, function, block, shared = cu.cuLaunchKernel, kernel.function, kernel.block, kernel.shared
 
         def launch(
@@ -95,17 +119,37 @@ class Launchers:
                 else:
                     pack(*ptrs, tail)
                 if late is not None:
-                    _complete(late, queue, stream)
+                    _complete(params, late, queue, stream)
                 (code,) = call(function, x, y, z, block, 1, 1, shared, queue.native, address, 0)
             if code:
                 raise error_of(code)
 
         def launcher(grid: tuple[int, int, int], scratch: int, tail: bytes) -> Launcher:
-            late = Late(kernel.params, scratch, kernel.scratch_at, guards) if scratch or guards else None
-            return partial(launch, *grid, tail, late)
+            return partial(launch, *grid, tail, _late(kernel, scratch))
 
         launch.keep = kernel.keep  # type: ignore[attr-defined]  # `address` is its
         return launcher
+
+    def _of_shapes_in_c(self, kernel: GenericKernel) -> Callable[..., Launcher]:
+        of_shape = self._in_c(kernel, (1, 1, 1), None).of_shape
+
+        def launcher(grid: tuple[int, int, int], scratch: int, tail: bytes) -> Launcher:
+            late = _late(kernel, scratch)
+            return of_shape(grid, tail, late.values if late is not None else None)
+
+        return launcher
+
+    def _in_c(
+        self, kernel: CudaExecutable | GenericKernel, grid: tuple[int, int, int], late: Late | None
+    ) -> KernelLauncher:
+        contexts = self._contexts
+        return KernelLauncher(
+            launch=_launch_address(), function=int(kernel.function), grid=grid, block=kernel.block,
+            shared=kernel.shared, params=kernel.params.raw, offsets=kernel.offsets, addresses=kernel.addresses,
+            scalars_at=kernel.scalars_at, scalars=kernel.scalar_kinds, several=contexts.several,
+            streams=self._queues, find=self._find, thread=contexts.thread, enter=contexts.enter,
+            error=_error_of_number, late=late.values if late is not None else None,
+        )  # fmt: skip
 
     def of_shapes_that_draw(
         self, kernel: GenericKernel, device: CudaDevice, launcher: Callable[..., Launcher]

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cuda.bindings import driver as cu
 
 from flambeau.core.dtype import BOOL, FLOATING, dtype, uint64
 from flambeau.core.errors import NotSupportedError
@@ -18,6 +20,9 @@ from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import Packed, pack
 from flambeau.driver.api import Executable, Launch, Launcher
 from flambeau.driver.cuda.device.assertions import Guard
+
+if TYPE_CHECKING:
+    from flambeau.driver.cuda.device.streams import CudaStream
 
 ADDRESS = struct.Struct("<Q")
 
@@ -85,12 +90,21 @@ def name_of(launch: Launch) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Parameters in the buffer `params` that each launch fills in: the address of `scratch`, numbers of guards."""
+    """Parameters that are known only at a launch: the address of `scratch` bytes, and the numbers of guards."""
 
-    params: Any
     scratch: int
     scratch_at: int
     guards: Sequence[tuple[int, int]]
+
+    def values(self, queue: CudaStream, stream: int) -> list[tuple[int, int]]:
+        """Return the offset and the value of each parameter for a launch on `stream`."""
+        values: list[tuple[int, int]] = []
+        if self.scratch:
+            values.append((self.scratch_at, queue.device.scratch_of(stream, self.scratch, queue.native)))
+        if self.guards:
+            launch = queue.device.assertions.note_launch()
+            values += [(at, launch | number) for at, number in self.guards]
+        return values
 
 
 class CudaExecutable(Executable):
@@ -98,12 +112,14 @@ class CudaExecutable(Executable):
 
     Attributes:
         late: Parameters that are known only at the launch, in addition to those of `pack`; None for none.
+        offsets, addresses, scalar_kinds: As in `GenericKernel`.
         lock: Held from packing the parameters until the launch has read them, because the driver call releases the GIL.
         run: `launch_on(ptrs, scalars, stream)` of a launch that is not one kernel, such as a library routine.
     """
 
     __slots__ = (
-        "address", "call", "flat", "keep", "late", "launch_on", "lock", "pack", "params", "run", "scalars_at",
+        "address", "addresses", "block", "call", "flat", "function", "grid", "keep", "late", "launch_on", "lock",
+        "offsets", "pack", "params", "run", "scalar_kinds", "scalars_at", "shared",
     )  # fmt: skip
 
     call: Callable[..., Any]  # the driver API's launch, with all arguments up to the stream
@@ -116,22 +132,23 @@ class CudaExecutable(Executable):
         self.lock = Lock()
         self.late: Late | None = None
 
-    def prepare(self, program: KernelProgram, launch: Callable[..., Any]) -> None:
-        """Lay out the parameters: addresses, scalars, the program's tail, scratch. `launch` is the driver's
-        function.
-        """
-        self.call = partial(launch, *program.grid, program.block, 1, 1, program.shared)
+    def prepare(self, program: KernelProgram, function: Any) -> None:
+        """Lay out the parameters of the loaded `function`: addresses, scalars, the program's tail, scratch."""
+        self.function, self.grid = function, program.grid
+        self.block, self.shared = program.block, program.shared
+        self.call = partial(cu.cuLaunchKernel, function, *program.grid, program.block, 1, 1, program.shared)
         wire = [wire_format(x) for x in self.launch.inputs if not isinstance(x, Meta)]
-        packed, sizes = program.addresses(len(self.launch.operands))
+        self.addresses = len(self.launch.operands)
+        packed, sizes = program.addresses(self.addresses)
         tail = [*program.tail, bytes(8)] if program.scratch else program.tail
-        self.flat = "dd" not in wire
+        self.flat, self.scalar_kinds = "dd" not in wire, scalar_kinds(wire)
         self.scalars_at = sum(sizes)
         sizes += [8 * len(w) for w in wire]
         layout = _parameter_layout("<" + packed + "".join(wire), tuple(sizes), tuple([len(p) for p in tail]))
         self.params = layout.buffer()
         self.pack = partial(layout.packing.pack_into, self.params, 0)
         base = ctypes.addressof(self.params)
-        offsets = layout.offsets
+        self.offsets = offsets = layout.offsets
         parts = list(zip(offsets[len(sizes) :], tail, strict=True))
         for start, part in parts:
             ctypes.memmove(base + start, part, len(part))
@@ -139,7 +156,7 @@ class CudaExecutable(Executable):
         self.address = ctypes.addressof(self.keep)
         guards = guards_of(parts)
         if program.scratch or guards:
-            self.late = Late(self.params, program.scratch, offsets[-1] if program.scratch else 0, guards)
+            self.late = Late(program.scratch, offsets[-1] if program.scratch else 0, guards)
 
 
 class GenericKernel:
@@ -151,16 +168,20 @@ class GenericKernel:
         pack: Packs addresses, scalars and the tail.
         guards: Offsets in the buffer of the numbers of assertions, and these numbers.
         scratch_at: Offset in the buffer of the address of scratch memory; 0 if there is none.
+        offsets: The byte of the buffer at which each parameter begins.
+        addresses: Number of addresses, which are the first parameters.
         scalars_at: Offset in the buffer of the scalars.
+        scalar_kinds: The letter of each scalar: see `scalar_kinds`.
         lock: Held from packing the parameters until a launch has read them.
     """
 
     __slots__ = (
-        "address", "block", "function", "guards", "keep", "lock", "numbers", "pack", "params", "scalars_at",
-        "scratch_at", "shared",
+        "address", "addresses", "block", "function", "guards", "keep", "lock", "numbers", "offsets", "pack", "params",
+        "scalar_kinds", "scalars_at", "scratch_at", "shared",
     )  # fmt: skip
 
     def __init__(self, program: KernelProgram, function: Any, addresses: int, wire: Sequence[str]) -> None:
+        self.addresses, self.scalar_kinds = addresses, scalar_kinds(wire)
         packed, sizes = program.addresses(addresses)
         tail = [*program.tail, bytes(8)] if program.scratch else program.tail
         self.lock, self.scalars_at = Lock(), sum(sizes)
@@ -169,6 +190,7 @@ class GenericKernel:
         self.function, self.block, self.shared = function, program.block, program.shared
         self.params = layout.buffer()
         base = ctypes.addressof(self.params)
+        self.offsets = layout.offsets
         self.keep = layout.pointers(*[base + offset for offset in layout.offsets])
         self.address = ctypes.addressof(self.keep)
         self.scratch_at = layout.offsets[-1] if program.scratch else 0
@@ -258,6 +280,11 @@ def wire_format(x: dtype | type[object]) -> str:
     if x.category == FLOATING:
         return "d"
     return "Q" if x is uint64 else "q"
+
+
+def scalar_kinds(wire: Sequence[str]) -> bytes:
+    """Return one letter for each scalar of these formats: its format, or c for a complex number."""
+    return "".join(["c" if kind == "dd" else kind for kind in wire]).encode()
 
 
 def wire_type(x: dtype | type[object]) -> str:

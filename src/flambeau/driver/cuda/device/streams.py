@@ -17,16 +17,16 @@ _NON_BLOCKING = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
 
 
 class CudaStream:
-    """A stream: its native object, its device, whether it is the default stream or another library's."""
+    """A stream: its native object and address, its device, whether it is the default one or another library's."""
 
-    __slots__ = ("borrowed", "default", "device", "handle", "native")
+    __slots__ = ("borrowed", "default", "device", "handle", "native", "native_address")
 
     def __init__(
         self, handle: int, native: Any, device: CudaDevice, default: bool = False, borrowed: bool = False
     ) -> None:
         self.handle = handle
         self.borrowed = borrowed
-        self.native = native
+        self.native, self.native_address = native, int(native)
         self.device = device
         self.default = default
 
