@@ -21,10 +21,15 @@ def numel(shape: Sequence[int]) -> int:
 
 def contiguous_strides(shape: Sequence[int]) -> Strides:
     """Return row-major strides. A dimension of size 0 counts as 1, as in PyTorch."""
+    if len(shape) == 2:  # shapes of one and two dimensions are written out for speed
+        step = shape[1]
+        return (1 if step < 1 else step), 1
+    if len(shape) == 1:
+        return (1,)
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
-        step *= max(size, 1)
+        step *= 1 if size < 1 else size
     return tuple(reversed(strides))
 
 

@@ -34,7 +34,8 @@ from flambeau.core.tracing.symbols import PlanTrace, is_symbol
 DType: TypeAlias = dtype  # inside `Meta` the plain names are its fields
 Device: TypeAlias = device
 
-Key: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], dtype, device]
+Key: TypeAlias = tuple[Any, ...]
+"""(shape, kind) of a plain meta, (shape, strides, kind) of another."""
 
 
 class MetaKind:
@@ -44,10 +45,11 @@ class MetaKind:
         plain: True if all strides are those of a new tensor.
     """
 
-    __slots__ = ("device", "dtype", "ndim", "plain")
+    __slots__ = ("device", "dtype", "itemsize", "ndim", "plain")
 
     def __init__(self, dtype: DType, device: Device, ndim: int, plain: bool) -> None:
         self.dtype, self.device, self.ndim, self.plain = dtype, device, ndim, plain
+        self.itemsize = dtype.itemsize
 
 
 _interned: dict[Key, ref[Meta]] = {}  # may hold references to metas that were deleted
@@ -103,14 +105,17 @@ class Meta:
     def of(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device) -> Meta:
         if _trace is not None and _has_symbols(shape, strides):
             return _make_traced(_trace, shape, strides, dtype, device)
-        key = (shape, strides, dtype, device)
+        kind = kind_of(dtype, device, len(shape), strides == contiguous_strides(shape))
+        key = (shape, kind) if kind.plain else (shape, strides, kind)
         found = _interned.get(key)
         meta = None if found is None else found()
-        return _intern(key, _make(shape, strides, dtype, device)) if meta is None else meta
+        return _intern(key, _make(shape, strides, kind)) if meta is None else meta
 
     @staticmethod
     def contiguous_of(shape: tuple[int, ...], dtype: DType, device: Device) -> Meta:
-        return Meta.of(shape, contiguous_strides(shape), dtype, device)
+        if _trace is not None:
+            return Meta.of(shape, contiguous_strides(shape), dtype, device)
+        return plain_of(shape, kind_of(dtype, device, len(shape), True))
 
     def with_(
         self,
@@ -192,7 +197,23 @@ def take_up(metas: Iterable[Meta]) -> None:
 
 
 def _key(meta: Meta) -> Key:
-    return meta.shape, meta.strides, meta.dtype, meta.device
+    return (meta.shape, meta.kind) if meta.plain else (meta.shape, meta.strides, meta.kind)
+
+
+def kind_of(dtype: DType, device: Device, ndim: int, plain: bool) -> MetaKind:
+    """Return the one kind with these attributes."""
+    key = (dtype, device, ndim, plain)
+    kind = _kinds.get(key)
+    return _kinds.setdefault(key, MetaKind(*key)) if kind is None else kind
+
+
+def plain_of(shape: tuple[int, ...], kind: MetaKind) -> Meta:
+    """Return the meta of this shape, with the strides of a new tensor, and of a plain kind."""
+    found = _interned.get((shape, kind))
+    meta = None if found is None else found()
+    if meta is None:
+        meta = _intern((shape, kind), _make(shape, contiguous_strides(shape), kind))
+    return meta
 
 
 def _intern(key: Key, meta: Meta) -> Meta:
@@ -215,14 +236,10 @@ def _remove_deleted() -> None:
 
 def intern(shape: tuple[int, ...], strides: tuple[int, ...], kind: MetaKind, numel: int) -> Meta:
     """Return the meta of this layout and kind, of which the number of elements is known."""
-    dtype, device = kind.dtype, kind.device
-    key = (shape, strides, dtype, device)
+    key = (shape, kind) if kind.plain else (shape, strides, kind)
     found = _interned.get(key)
     meta = None if found is None else found()
-    if meta is None:
-        meta = _intern(key, _fill(shape, strides, dtype, device, numel, kind.plain))
-        meta.kind = kind
-    return meta
+    return _intern(key, _fill(shape, strides, kind, numel)) if meta is None else meta
 
 
 # -- symbols --------------------------------------------------------------------------------------------------
@@ -250,11 +267,13 @@ def _make_traced(
     key = (trace.names(shape), trace.names(strides), dtype, device)
     meta: Meta | None = trace.metas.get(key)
     if meta is None:
-        meta = trace.metas[key] = _make(shape, strides, dtype, device)
+        kind = kind_of(dtype, device, len(shape), strides == contiguous_strides(shape))
+        meta = trace.metas[key] = _make(shape, strides, kind)
     return meta
 
 
 _MOST = 2**63 - 1
+_new_object = object.__new__
 _MOST_DIMS = 64  # the limit of NumPy's arrays
 
 
@@ -273,29 +292,37 @@ def _overflow(meta: Meta) -> RuntimeError:
     return RuntimeError(f"Storage size calculation overflowed with sizes={list(meta.shape)}{strides}")
 
 
-def _make(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device) -> Meta:
-    if any(n < 0 for n in shape):  # the operator did not check its result; no kernel may see it
-        raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
-    require_usable(dtype)
-    return _fill(shape, strides, dtype, device, numel(shape), strides == contiguous_strides(shape))
+def _make(shape: tuple[int, ...], strides: tuple[int, ...], kind: MetaKind) -> Meta:
+    for n in shape:
+        if n < 0:  # the operator did not check its result; no kernel may see it
+            raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
+    require_usable(kind.dtype)
+    return _fill(shape, strides, kind, numel(shape))
 
 
-def _fill(
-    shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, device: Device, numel: int, plain: bool
-) -> Meta:
-    if len(shape) > _MOST_DIMS:
-        raise _too_many_dims(shape)
-    meta = object.__new__(Meta)
-    meta.shape, meta.strides, meta.dtype, meta.device = shape, strides, dtype, device
-    meta.itemsize = size = dtype.itemsize
-    meta.ndim, meta.numel, meta.plain = len(shape), numel, plain
+def _fill(shape: tuple[int, ...], strides: tuple[int, ...], kind: MetaKind, numel: int) -> Meta:
+    meta: Meta = _new_object(Meta)
+    meta.shape, meta.strides, meta.kind, meta.numel = shape, strides, kind, numel
+    meta.dtype, meta.device, meta.ndim, meta.plain = kind.dtype, kind.device, kind.ndim, kind.plain
+    meta.itemsize = size = kind.itemsize
     meta.nbytes = nbytes = numel * size
-    if plain:
+    most = nbytes  # a bound on the span
+    if kind.plain:
         meta.span = nbytes
         meta.contiguous = True
-    if _trace is None and (meta.span > _MOST or numel > _MOST):  # traced code checks this itself
-        raise _overflow(meta)
+    elif _trace is None:
+        most = (numel + kind.ndim) * max(strides) * size
+    if _trace is None and (most > _MOST or nbytes > _MOST or kind.ndim > _MOST_DIMS):
+        _refuse_overflow(meta)  # traced code checks this itself
     return meta
+
+
+def _refuse_overflow(meta: Meta) -> None:
+    """Raise RuntimeError for too many dimensions, or a size that 64 bits cannot count."""
+    if meta.ndim > _MOST_DIMS:
+        raise _too_many_dims(meta.shape)
+    if meta.span > _MOST or meta.numel > _MOST:
+        raise _overflow(meta)
 
 
 def _byte_strides(meta: Meta) -> tuple[int, ...]:
@@ -307,16 +334,9 @@ def _byte_strides(meta: Meta) -> tuple[int, ...]:
     return strides
 
 
-def _kind(meta: Meta) -> MetaKind:
-    key = (meta.dtype, meta.device, meta.ndim, meta.plain)
-    kind = _kinds.get(key)
-    return _kinds.setdefault(key, MetaKind(*key)) if kind is None else kind
-
-
 _COMPUTED: dict[str, Callable[[Meta], Any]] = {
     "byte_strides": _byte_strides,
     "channels_last": lambda meta: is_channels_last(meta.shape, meta.strides),
     "contiguous": lambda meta: is_contiguous(meta.shape, meta.strides),
-    "kind": _kind,
     "span": lambda meta: span(meta.shape, meta.strides) * meta.itemsize,
 }

@@ -61,6 +61,7 @@ _LATER_ERRORS = (
     ValueError,
     ZeroDivisionError,
 )  # PyTorch reports the target's faults first
+_new_object = object.__new__
 _LIMIT = 20_000  # plans kept before the cache is cleared, which bounds programs with ever new shapes
 
 
@@ -109,20 +110,22 @@ class CallPlan:
             [(i, _scalar_converter(x, i in signature.checked)) for i, x in inputs if not isinstance(x, Meta)]
         )
 
-    def of_shape(
-        self, launcher: Callable[..., Launcher], outputs: tuple[Meta, ...], *values: Any
-    ) -> CallPlan:
-        """Return the plan with other outputs, and the launch that `launcher` creates for `values`."""
-        plan: CallPlan = object.__new__(CallPlan)
-        plan.context, plan.index, plan.allocate = self.context, self.index, self.allocate
-        plan.tensors, plan.scalars, plan.executable = self.tensors, self.scalars, None
-        plan.is_from_tree, plan.model = True, self
+    def of_shape(self, launch: Launcher, outputs: tuple[Meta, ...]) -> CallPlan:
+        """Return the plan with another launch and other outputs."""
+        plan: CallPlan = _new_object(CallPlan)
+        plan.context = self.context
+        plan.index = self.index
+        plan.allocate = self.allocate
+        plan.tensors = self.tensors
+        plan.scalars = self.scalars
+        plan.executable = plan.record_plan = plan.alone = None
+        plan.is_from_tree = True
+        plan.model = self
         plan.outputs = outputs
         plan.output = output = outputs[0]
         plan.nbytes = output.nbytes
         plan.more_outputs = outputs[1:]
-        plan.launch = launcher(*values)
-        plan.record_plan = plan.alone = None
+        plan.launch = launch
         return plan
 
 
@@ -171,7 +174,11 @@ def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
     if plan is None or plan.scalars:
         return call(op, (a, b))
     node = None
-    if (a.history is not None or b.history is not None) and mode.recording:
+    if (
+        (a.history is not None or b.history is not None)
+        and mode.recording
+        and (requires_grad(a) or requires_grad(b))
+    ):
         node = begin_recording(plan.record_plan or _make_record_plan(plan, op, (a, b), ()), (a, b))
     stream = current.local.streams[plan.index]
     handle = stream.handle
@@ -196,7 +203,7 @@ def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
     _, send = plan.scalars[0]
     number = send(value)
     node = None
-    if a.history is not None and mode.recording:
+    if a.history is not None and mode.recording and requires_grad(a):
         node = begin_recording(plan.record_plan or _make_record_plan(plan, op, (a, value), ()), (a, value))
     stream = current.local.streams[plan.index]
     handle = stream.handle
@@ -218,7 +225,7 @@ def unary(op: Op, a: Tensor, params: tuple[Any, ...] = ()) -> Any:
         if plan is None:
             return call(op, (a,), params)
     node = None
-    if a.history is not None and mode.recording:
+    if a.history is not None and mode.recording and requires_grad(a):
         node = begin_recording(plan.record_plan or _make_record_plan(plan, op, (a,), params), (a,))
     stream = current.local.streams[plan.index]
     handle = stream.handle
@@ -255,7 +262,7 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
     for a in args:
         if isinstance(a, Tensor):
             metas.append(a.meta)
-            if a.history is not None:
+            if a.history is not None and requires_grad(a):
                 tracked = True
         else:
             metas.append(a.__class__)
@@ -739,9 +746,17 @@ def _find_in_tree(
         outputs: The tensors that it writes into, if the caller passed some.
     """
     plan: CallPlan | None = structures.find(key)
-    if plan is None or not _is_on(plan, args, outputs):
+    if plan is None:
         return None
-    _keep_plan(key, plan)
+    context = plan.context
+    for i in plan.tensors:  # `all` and a generator would take three times as long
+        if args[i].memory.context is not context:
+            return None
+    for target in outputs:
+        if target.memory.context is not context:
+            return None
+    if not plan.is_from_tree or _seen.has_seen(key):
+        _keep_plan(key, plan)
     return plan
 
 
@@ -757,24 +772,10 @@ def _make_plan(key: tuple[Any, ...], op: Op, args: Sequence[Any], params: tuple[
 
 
 def _keep_plan(key: tuple[Any, ...], plan: CallPlan) -> None:
-    """Store a plan under its key. A plan from a tree is stored only on the key's second use."""
-    if plan.is_from_tree and not _seen.has_seen(key):
-        return
+    """Store a plan under its key."""
     if len(plans) >= _LIMIT:
         plans.clear()
     plans[key] = plan
-
-
-def _is_on(plan: CallPlan, args: Sequence[Any], outputs: Sequence[Tensor]) -> bool:
-    """Return True if all tensors belong to the plan's context."""
-    context = plan.context
-    for i in plan.tensors:  # `all` and a generator would take three times as long
-        if args[i].memory.context is not context:
-            return False
-    for target in outputs:  # noqa: SIM110
-        if target.memory.context is not context:
-            return False
-    return True
 
 
 def _trace_plan(op: Op, operands: Sequence[Any], params: tuple[Any, ...]) -> Build:
@@ -793,7 +794,7 @@ def _trace_load(op: Op, signature: Signature) -> Build:
             values, launcher = generic
             plan = CallPlan(context, None, signature)
             plan.allocate = context.allocator.allocate_output
-            return Build(partial(plan.of_shape, launcher), signature.outputs, *values)
+            return Build(plan.of_shape, Build(launcher, *values), signature.outputs)
     fields = (signature.outputs, signature.inputs, signature.params, signature.checked)
     return Build(partial(_load_from_tree, op, context), Build(Signature, *fields))
 

@@ -6,6 +6,7 @@ A structure is an operator, its params without their integers, and its inputs wi
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,6 @@ _WARMUP = 3  # number of shapes that are planned individually, because most stru
 _MOST_INPUTS = 64  # a call with more inputs is planned individually
 _LIMIT = 4096  # structures
 _MOST_SEEN = 16_384  # keys
-_INTEGERS = frozenset([int])
 _SMALL = 16  # larger integers of params may be sizes
 _ENDLESS = 1 << 62  # larger integers are ends of slices
 
@@ -86,23 +86,40 @@ class Structures:
 
     def find(self, key: tuple[Any, ...]) -> Any:
         """Return the plan with this key from its structure's tree; None if there is none."""
-        head, params, *operands = key
-        short = None
-        if not params or _are_few(params):
-            metas: list[Meta] = []
-            short = (head, params, *_take_metas(operands, metas))
-            known = self._known.get(short)
-            if known is not None:
-                return known[0].find(*metas, *known[1])
-        structure = structure_of(key)
-        tree = self._trees.get(structure.key)
+        metas: list[Meta] = []
+        short: tuple[Any, ...]
+        first, last = key[2] if len(key) > 2 else None, key[-1]
+        if len(key) == 3 and first.__class__ is Meta:  # one and two operands are written out for speed
+            metas.append(first)
+            short = key[0], key[1], first.kind
+        elif len(key) == 4 and first.__class__ is last.__class__ is Meta:
+            metas += (first,) if first is last else (first, last)
+            short = key[0], key[1], first.kind, 0 if first is last else last.kind
+        else:
+            short = (key[0], key[1], *_take_metas(key[2:], metas))
+        known = self._known.get(short)
+        if known is None:
+            return self._find_by_numbers(key, short, metas)
+        return known[0].find(*metas, *known[1])
+
+    def _find_by_numbers(self, key: tuple[Any, ...], short: tuple[Any, ...], metas: list[Meta]) -> Any:
+        """Return the result of `find` for a key whose params have new numbers.
+
+        Args:
+            key: The key.
+            short: The key without the layouts of its operands.
+            metas: These layouts.
+        """
+        numbers: list[int] = []
+        kept = _take_inputs(key[1], metas, numbers) if key[1] else ()
+        tree = self._trees.get((key[0], kept, *short[2:]))
         if tree.__class__ is not PlanTree:
             return None
-        if short is not None:
+        if _are_few(numbers) and not _has_metas(key[1]):
             if len(self._known) >= _LIMIT:
                 self._known.clear()
-            self._known[short] = tree, structure.inputs[structure.metas :]
-        return tree.find(*structure.inputs)
+            self._known[short] = tree, numbers
+        return tree.find(*metas, *numbers)
 
     def note(self, key: tuple[Any, ...], planner: Planner) -> None:
         """Record a call that was planned individually. After a few such calls the structure's tree learns the case."""
@@ -129,16 +146,16 @@ class Structures:
         tree.learn(plan, given, structure.inputs[structure.metas :])
 
 
-def _are_few(params: tuple[Any, ...]) -> bool:
-    """Return True if a program uses few such params: they contain neither layouts nor integers that may be sizes."""
-    for p in params:
-        kind = p.__class__
-        if kind is int:
-            if _SMALL < p < _ENDLESS:
-                return False
-        elif kind is Meta or (isinstance(p, tuple) and not _are_few(p)):
+def _are_few(numbers: list[int]) -> bool:
+    """Return True if a program uses few such integers as params: none may be a size."""
+    for n in numbers:  # noqa: SIM110
+        if _SMALL < n < _ENDLESS:
             return False
     return True
+
+
+def _has_metas(params: tuple[Any, ...]) -> bool:
+    return any(p.__class__ is Meta or (isinstance(p, tuple) and _has_metas(p)) for p in params)
 
 
 def _take_inputs(params: tuple[Any, ...], metas: list[Meta], numbers: list[int]) -> tuple[Any, ...]:
@@ -149,12 +166,14 @@ def _take_inputs(params: tuple[Any, ...], metas: list[Meta], numbers: list[int])
         if kind is int:
             numbers.append(p)
             kept.append(int)
-        elif isinstance(p, tuple):
-            if _INTEGERS.issuperset(map(type, p)):  # a shape
+        elif kind is tuple or isinstance(p, tuple):
+            for n in p:
+                if n.__class__ is not int:
+                    kept.append((kind, *_take_inputs(p, metas, numbers)))
+                    break
+            else:  # a shape
                 numbers += p
                 kept.append((kind, len(p)))
-            else:
-                kept.append((kind, *_take_inputs(p, metas, numbers)))
         elif kind is Meta:
             kept.append((Meta, *_take_metas((p,), metas)))
         else:
@@ -180,17 +199,16 @@ def _give_inputs(
 
 
 class SeenKeys:
-    """The hashes of keys that were seen once. Plans of keys that never occur again are not cached."""
+    """The hashes of keys that were seen lately. Plans of keys that never occur again are not cached."""
 
     def __init__(self) -> None:
-        self._hashes: set[int] = set()
+        self._hashes = array("q", [0]) * _MOST_SEEN  # a hash replaces another one with the same last bits
 
     def has_seen(self, key: Any) -> bool:
         """Return True if the key was seen before, and store it."""
         number = hash(key)
-        if number in self._hashes:
+        hashes, at = self._hashes, number % _MOST_SEEN
+        if hashes[at] == number:
             return True
-        if len(self._hashes) >= _MOST_SEEN:
-            self._hashes.clear()
-        self._hashes.add(number)
+        hashes[at] = number
         return False

@@ -50,6 +50,10 @@ class CreationOptions:
     __slots__ = ("device", "kind", "memory_format", "out", "pin_memory")
 
     def __init__(self, function: str, given: Given) -> None:
+        if not given:
+            self.device = self.kind = self.memory_format = self.out = None
+            self.pin_memory = False
+            return
         for name in given:
             if name not in Sized.__annotations__:
                 raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")

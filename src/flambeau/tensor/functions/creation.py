@@ -18,7 +18,7 @@ from flambeau.core.dtype import BOOL, COMPLEX, INTEGRAL, bool_, dtype
 from flambeau.core.errors import argument_type
 from flambeau.core.flags import flags
 from flambeau.core.layout import Shape, contiguous_strides, span
-from flambeau.core.meta import Meta
+from flambeau.core.meta import Meta, MetaKind, plain_of
 from flambeau.ops.copy import checked_scalar
 from flambeau.ops.shape import creation as ops
 from flambeau.runtime import current, system
@@ -136,42 +136,48 @@ def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
 
 
 # Note [Repeated creations]
-# Programs create the same shapes over and over. What sizes, dtype and device say is worked out once: the meta is
-# kept by everything that it follows from, the default dtype and the current device too. Types are part of the
-# key, since 2.0 and True equal 2 and 1 but are no sizes.
-_repeated: dict[Any, Meta] = {}
+# Programs create tensors in the same lines over and over. What dtype and device say is worked out once: the kind of
+# the meta is kept by everything that it follows from, the default dtype and the current device too. The sizes are no
+# part of the key, so that the table does not grow with them.
+_repeated: dict[Any, MetaKind] = {}
 _MOST = 4096
+_LARGEST = (1 << 63) - 1
 system.on_close(_repeated.clear)
 flags.subscribe(_repeated.clear)  # empty tensors may have to be filled from now on
 
 
 def find_meta(function: str, sizes: tuple[Any, ...], given: Sized) -> tuple[Any, Meta | None]:
-    """Return (cache key of a creation, the cached meta or None). The key is None if the arguments are not cacheable."""
+    """Return (cache key of a creation, its meta or None). The key is None if the arguments are not cacheable."""
     if len(sizes) == 1 and sizes[0].__class__ in (tuple, list):
         sizes = tuple(sizes[0])
-    elif not sizes and "size" not in given:  # `zeros()` is an error, `zeros([])` is not
+    elif not sizes:  # `zeros()` is an error, `zeros([])` is not
         return None, None
+    for n in sizes:
+        if n.__class__ is not int or not 0 <= n <= _LARGEST:
+            return None, None
     key = (
         function,
-        sizes,
-        *map(type, sizes),
+        len(sizes),
         flags.default_dtype,
         current.local.device,
         current.default.device,
         *given.items(),
     )
     try:
-        return key, _repeated.get(key)
+        kind = _repeated.get(key)
     except TypeError:
         return None, None
+    return key, None if kind is None else plain_of(sizes, kind)
 
 
 def _remember(key: Any, meta: Meta, options: CreationOptions) -> None:
     if key is None or options.out is not None or options.pin_memory:
         return
+    if options.memory_format not in (None, contiguous_format):  # plain or not: the sizes decide
+        return
     if len(_repeated) >= _MOST:
         _repeated.clear()
-    _repeated[key] = meta
+    _repeated[key] = meta.kind
 
 
 @function
@@ -313,6 +319,8 @@ def _like(function: str, input: Any, given: Given) -> tuple[Meta, CreationOption
     options = CreationOptions(function, given)
     if input.meta.sparse:
         raise layouts.not_implemented(function, (input,))
+    if not given and input.meta.plain:
+        return input.meta, options
     strides = strides_like(input.meta, options.memory_format)
     return input.meta.with_(strides=strides, dtype=options.kind, device=options.device), options
 
