@@ -35,6 +35,7 @@ from flambeau.ops.index_common import (
     in_range,
     indexes,
     meta_of_copy,
+    refuse_empty,
     sample_indices,
     start_from,
     tensor_at,
@@ -379,6 +380,8 @@ def _along_rule(name: str) -> Callable[[Sequence[Operand], Params], Signature]:
                 "source tensor shape must match self tensor shape, excluding the specified dimension. "
                 f"Got self.shape = {list(x.shape)} source.shape = {list(source.shape)}"
             )
+        if name == "index_copy" or x.ndim == 1:  # as in PyTorch, which accepts the others
+            refuse_empty(x, dim, index)
         return Signature((contiguous(x),), (x, index, source, *[x.dtype] * len(more)), (dim, *params[1:]))
 
     return rule
@@ -491,7 +494,9 @@ def _index_fill_rule(operands: Sequence[Operand], params: Params) -> Signature:
         raise RuntimeError("Index has to be a vector/scalar")
     if index.dtype not in INDEX_TYPES:
         raise IndexError("index_fill_(): Expected dtype int64 for index.")
-    return Signature((meta_of_copy(x),), (x, index, by_value(value, x)), (wrap_dim(params[0], x.ndim),))
+    dim = wrap_dim(params[0], x.ndim)
+    refuse_empty(x, dim, index)
+    return Signature((meta_of_copy(x),), (x, index, by_value(value, x)), (dim,))
 
 
 @indexes

@@ -25,6 +25,7 @@ from flambeau.ops.index_common import (
     in_range,
     indexes,
     meta_of_copy,
+    refuse_empty,
     sample_indices,
     start_from,
     tensor_at,
@@ -190,6 +191,7 @@ def _scatter_rule(operands: Sequence[Operand], params: Params) -> Signature:
         raise RuntimeError(f"{name}(): Expected self.dtype to be equal to src.dtype")
     if index.numel:
         _check_grid(index, x, dim, "self", "self")
+        refuse_empty(x, dim, index)
         if isinstance(source, Meta):
             _check_grid(index, source, dim, "src", "src", apart=False)
     value = source if isinstance(source, Meta) else x.dtype

@@ -435,7 +435,7 @@ pow_ = pointwise(
 )
 float_power = pointwise(
     "float_power",
-    np.power,
+    Into(_float_power),
     2,
     "Return input to the power of exponent, in double precision.",
     promotion=TO_DOUBLE,
@@ -659,6 +659,7 @@ addcmul = pointwise(
     dtypes=NUMBERS_OR_COMPLEX,
     promoting=slice(3),
     wide_scalars=True,
+    checked=(3,),
     flops=3,
     examples=((1,), (2,)),
     cuda="add(a, mul(mul(d, b), c))",
@@ -678,6 +679,7 @@ addcdiv = pointwise(
     dtypes=FLOATING_OR_COMPLEX,
     promoting=slice(3),
     wide_scalars=True,
+    checked=(3,),
     flops=3,
     examples=((1,), (2,)),
     cuda="a + d * b / c",

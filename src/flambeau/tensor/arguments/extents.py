@@ -17,11 +17,8 @@ from flambeau.core.brief import brief
 from flambeau.core.device import META
 from flambeau.core.errors import type_name
 from flambeau.core.layout import span
-from flambeau.tensor.arguments.integers import int_or_none, is_int, refuse_bool_tensors
+from flambeau.tensor.arguments.integers import LIMIT, OVERFLOW, int_or_none, is_int, refuse_bool_tensors
 from flambeau.tensor.storage import WrapperStorage
-
-_LIMIT = 1 << 63
-_OVERFLOW = "Overflow when unpacking long long"
 
 
 def require_within(
@@ -42,7 +39,7 @@ def require_within(
     """
     require_layout(shape, strides)
     _require_plain("storage_offset", (offset,))
-    if not 0 <= offset < _LIMIT:
+    if not 0 <= offset < LIMIT:
         raise RuntimeError(f"Tensor: invalid storage offset {brief(offset)}")
     reach = span(shape, strides)
     needed = (offset + reach) * itemsize if reach else 0
@@ -58,7 +55,7 @@ def require_layout(shape: Sequence[int], strides: Sequence[int]) -> None:
         raise RuntimeError(
             f"dimensionality of sizes ({len(shape)}) must match dimensionality of strides ({len(strides)})"
         )
-    if not all(0 <= n < _LIMIT for n in (*shape, *strides)):
+    if not all(0 <= n < LIMIT for n in (*shape, *strides)):
         raise RuntimeError(
             f"Storage size calculation overflowed with sizes=[{', '.join(map(brief, shape))}] and "
             f"strides=[{', '.join(map(brief, strides))}]"
@@ -123,8 +120,8 @@ def _unpack_size(value: Any, at: int, function: str, name: str, position: int) -
             f"{function}(): argument '{name}' (position {position}) must be tuple of ints, but found element of type "
             f"{type_name(value)} at pos 0"
         )
-    if plain is None or not -_LIMIT <= plain < _LIMIT:
-        why = _OVERFLOW if plain is not None else f"type must be tuple of ints,but got {type_name(value)}"
+    if plain is None or not -LIMIT <= plain < LIMIT:
+        why = OVERFLOW if plain is not None else f"type must be tuple of ints,but got {type_name(value)}"
         raise TypeError(
             f"{function}(): argument '{name}' failed to unpack the object at pos {at + 1} with error \"{why}\""
         )
@@ -146,6 +143,6 @@ def int_of(value: Any, function: str, name: str, position: int | None = None) ->
     if plain is None:
         where = "" if position is None else f" (position {position})"
         raise TypeError(f"{function}(): argument '{name}'{where} must be int, not {type_name(value)}")
-    if not -_LIMIT <= plain < _LIMIT:
-        raise ValueError(_OVERFLOW)
+    if not -LIMIT <= plain < LIMIT:
+        raise ValueError(OVERFLOW)
     return plain

@@ -10,6 +10,9 @@ import numpy as np
 
 from flambeau.core.dtype import INTEGRAL, bool_
 
+LIMIT = 1 << 63
+OVERFLOW = "Overflow when unpacking long long"
+
 
 def int_or_none(x: Any) -> int | None:
     """Return `x` as an int, or None for a bool, a float or a tensor of several elements."""
@@ -19,6 +22,19 @@ def int_or_none(x: Any) -> int | None:
         return index(x)
     except TypeError:
         return None
+
+
+def as_int(value: Any) -> int:
+    """Return an object with `__index__` as an int.
+
+    Raises:
+        TypeError: If `value` is no integer.
+        ValueError: If it has more than 63 bits.
+    """
+    plain = index(value)
+    if -LIMIT <= plain < LIMIT:
+        return plain
+    raise ValueError(OVERFLOW)
 
 
 def is_int(value: Any) -> bool:

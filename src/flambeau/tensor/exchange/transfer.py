@@ -82,7 +82,7 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Ten
     if non_blocking.__class__ is not bool:
         raise TypeError(argument_type("copy_", "non_blocking", 2, "bool", non_blocking))
     if isinstance(src, _NUMBERS):
-        return fill_(self, src)
+        return fill_(self, _convert_number(src, self.meta.dtype))
     if not isinstance(src, Tensor):
         raise TypeError(argument_type("copy_", "other", 1, "Tensor", src))
     if src.meta.dtype.is_complex and not self.meta.dtype.is_complex and self.meta.dtype is not dtypes.bool_:
@@ -101,6 +101,16 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Ten
     if node is not None:
         finish_in_place(node, (src,), self)
     return self
+
+
+def _convert_number(x: Any, kind: dtype) -> Any:
+    """Return the value that an element of a dtype has after a copy of `x`. Integers wrap; fills refuse such numbers."""
+    if isinstance(x, int) and not -(1 << 63) <= x < 1 << 64:
+        raise OverflowError("int too big to convert" if x > 0 else "can't convert negative int to unsigned")
+    values = np.asarray([x])
+    converted = np.empty(1, kind.numpy)
+    ops.caster(dtypes.from_numpy(values.dtype), kind)(converted, values)
+    return converted[0].item()
 
 
 def write(target: Tensor, source: Tensor, non_blocking: bool = False) -> None:

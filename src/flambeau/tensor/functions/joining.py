@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from operator import index as as_int
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from flambeau.ops.pointwise.dtype_promotion import result_type
 from flambeau.ops.shape import joining as ops
 from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.arg_errors import IntOrTuple, IntTuple, Number, TensorList
+from flambeau.tensor.arguments.integers import as_int
 from flambeau.tensor.arguments.options import place, refuse
 from flambeau.tensor.arguments.public import alias, both, function, functions, method
 from flambeau.tensor.arguments.typing import contiguous_format, layout, strided
@@ -338,7 +338,7 @@ def rot90(input: Tensor, k: int = 1, dims: IntTuple = (0, 1)) -> Tensor:
         raise RuntimeError(
             f"expected rotation dims to be different, but got dim0 = {given[0]} and dim1 = {given[1]}"
         )
-    turns = k % 4
+    turns = as_int(k) % 4
     if turns == 0:
         copied: Tensor = input.clone(memory_format=contiguous_format)
         return copied
@@ -390,10 +390,10 @@ def _triangle_in_place(op: Any, self: Tensor, diagonal: int) -> Tensor:
 
 
 def _indices(row: int, col: int, offset: int, kind: dtype | None, where: Any, lower: bool) -> Tensor:
+    row, col, offset = as_int(row), as_int(col), as_int(offset)
     if row < 0 or col < 0:
         name, n = ("row", row) if row < 0 else ("col", col)
         raise RuntimeError(f"{name} must be non-negative, got{n}")
-    row, col, offset = as_int(row), as_int(col), as_int(offset)
     if lower:
         row = row if col and row + offset > 0 else 0
     else:

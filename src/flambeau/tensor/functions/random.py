@@ -28,6 +28,7 @@ from flambeau.runtime.hooks import launch_deferral
 from flambeau.tape.mode import recording
 from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.extents import int_of
+from flambeau.tensor.arguments.integers import as_int
 from flambeau.tensor.arguments.options import creates, number
 from flambeau.tensor.arguments.public import both, function, functions, method
 from flambeau.tensor.autograd.composites import Composite, record_composite
@@ -246,7 +247,7 @@ def random_(self: Tensor, *bounds: int, generator: Generator | None = None, **na
     if bounds or named:
         given = (0, *bounds) if len(bounds) == 1 and not named else bounds
         bounds = _bounds("random_", given, named, (low, high))
-        low, high = int(bounds[0]), high if bounds[1] is None else int(bounds[1])
+        low, high = as_int(int(bounds[0])), high if bounds[1] is None else as_int(int(bounds[1]))
         _check_range(low, high, self.dtype)
         wide = ops.is_wide_range(low, high)
     return _fill(ops.integers, self, generator, low, (high - low) % (1 << 64), wide, wide=wide)
@@ -387,9 +388,9 @@ def _randint_arguments(args: Sequence[Any], options: dict[str, Any]) -> tuple[in
     named = [options.pop(name) for name in ("low", "high", "size") if name in options]
     values = [*args, *named]
     if len(values) == 2:
-        return 0, int(values[0]), values[1]
+        return 0, as_int(int(values[0])), values[1]
     if len(values) == 3:
-        return int(values[0]), int(values[1]), values[2]
+        return as_int(int(values[0])), as_int(int(values[1])), values[2]
     raise TypeError(
         f"randint() takes (high, size) or (low, high, size), got {len(values)} positional arguments"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,7 @@ from flambeau.tensor import autocast
 from flambeau.tensor.arguments import return_types
 from flambeau.tensor.arguments.arg_errors import KINDS, IntOrTuple, Number
 from flambeau.tensor.arguments.extents import require_data
-from flambeau.tensor.arguments.integers import int_or_none
+from flambeau.tensor.arguments.integers import as_int, int_or_none
 from flambeau.tensor.arguments.options import integer
 from flambeau.tensor.arguments.public import F, behind, both, function, functions, method, method_of
 from flambeau.tensor.call import call, call_into, unary
@@ -688,12 +689,16 @@ def diff(
 def _diff(input: Tensor, n: int, dim: int, prepend: Tensor | None, append: Tensor | None) -> Tensor:
     if input.ndim == 0:
         raise RuntimeError("diff expects input to be at least one-dimensional")
-    if n < 0:
+    if as_int(n) < 0:
         raise RuntimeError(f"order must be non-negative but got {n}")
-    if n == 0 and prepend is None and append is None:
+    parts = [part for part in (prepend, input, append) if part is not None]
+    if n == 0 and len(parts) == 1:
         return input.clone()
     dim = wrap_dim(dim, input.ndim)
-    parts = [part for part in (prepend, input, append) if part is not None]
+    if builtins.any(part.ndim != input.ndim for part in parts):
+        raise RuntimeError("diff expects prepend or append to be the same dimension as input")
+    if n == 0:
+        return input.clone()
     if len(parts) > 1:
         input = functions["cat"](parts, dim)
     size = input.meta.shape[dim]

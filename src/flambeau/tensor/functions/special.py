@@ -13,6 +13,7 @@ from flambeau.ops.pointwise import pointwise_special as ops
 from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.tensor.arguments import return_types
 from flambeau.tensor.arguments.arg_aliases import accepting
+from flambeau.tensor.arguments.integers import as_int
 from flambeau.tensor.arguments.public import alias, both, function, functions, method
 from flambeau.tensor.functions.arithmetic import (
     bind_binary,
@@ -38,13 +39,19 @@ alias("i0_", Tensor.__dict__["i0_"], as_method=False)
 # -- of the gamma family ----------------------------------------------------------------------------------
 
 
+def _order(n: int) -> int:
+    n = as_int(n)
+    if n < 0:
+        raise RuntimeError("polygamma(n, x) does not support negative n.")
+    return n
+
+
 @function
 def polygamma(n: int, input: Tensor, *, out: Any = None) -> Any:
     """Return the n-th derivative of digamma, n >= 0."""
-    if n < 0:
-        raise RuntimeError("polygamma(n, x) does not support negative n.")
+    n = _order(n)
     input = tensor_operand(input, "polygamma", "input", 2)
-    return functions["digamma"](input, out=out) if n == 0 else run(ops.polygamma, (input,), out, (int(n),))
+    return functions["digamma"](input, out=out) if n == 0 else run(ops.polygamma, (input,), out, (n,))
 
 
 @signatures("Tensor.polygamma(n: int)")
@@ -54,9 +61,8 @@ def _polygamma(self: Tensor, n: int) -> Any:
 
 @signatures("Tensor.polygamma_(n: int)")
 def _polygamma_(self: Tensor, n: int) -> Any:
-    if n < 0:
-        raise RuntimeError("polygamma(n, x) does not support negative n.")
-    return into(ops.polygamma, (self,), (int(n),)) if n else into(pointwise_functions.digamma, (self,))
+    n = _order(n)
+    return into(ops.polygamma, (self,), (n,)) if n else into(pointwise_functions.digamma, (self,))
 
 
 publish(_polygamma, "polygamma", polygamma.__doc__ or "", method)

@@ -15,7 +15,7 @@ from flambeau.tape.mode import mode
 from flambeau.tensor import autocast
 from flambeau.tensor.arguments import return_types
 from flambeau.tensor.arguments.arg_errors import Number
-from flambeau.tensor.arguments.integers import is_int
+from flambeau.tensor.arguments.integers import as_int, is_int
 from flambeau.tensor.arguments.public import both, function, functions, method
 from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.functions.arithmetic import publish
@@ -44,7 +44,7 @@ def cov(
     if weights is not None and total.item() == 0:
         raise RuntimeError("cov(): weights sum to zero, can't be normalized")
     mean = (x if weights is None else x * weights).sum(1) / total
-    freedom = total - correction
+    freedom = total - as_int(correction)
     if aweights is not None and correction != 0:
         freedom = total - correction * (weights * aweights).sum() / total
     if freedom <= 0:

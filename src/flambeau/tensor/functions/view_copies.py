@@ -9,6 +9,7 @@ from typing import Any
 from flambeau.core.errors import argument_type
 from flambeau.core.layout import memory_order, span, wrap_dim
 from flambeau.tensor.arguments.arg_errors import IntTuple
+from flambeau.tensor.arguments.integers import as_int
 from flambeau.tensor.arguments.public import alias, both, function, functions, method
 from flambeau.tensor.arguments.typing import contiguous_format
 from flambeau.tensor.functions import views
@@ -78,7 +79,8 @@ def _slice(input: Any, dim: int = 0, start: Any = None, end: Any = None, step: i
     if input.meta.ndim == 0:
         raise IndexError("slice() cannot be applied to a 0-dim tensor.")
     dim = wrap_dim(dim, input.meta.ndim)
-    if step <= 0:
+    start, end = (None if bound is None else as_int(bound) for bound in (start, end))
+    if as_int(step) <= 0:
         raise RuntimeError("slice step must be positive")
     sliced: Tensor = input[(slice(None),) * dim + (slice(start, end, step),)]
     return sliced

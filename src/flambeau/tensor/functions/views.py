@@ -24,7 +24,7 @@ from flambeau.tape.node import Leaf
 from flambeau.tensor import dispatch, interception, layouts
 from flambeau.tensor.arguments.arg_errors import IntTuple
 from flambeau.tensor.arguments.extents import int_of, ints_of, require_within
-from flambeau.tensor.arguments.integers import int_or_none, is_int, refuse_bool_tensors
+from flambeau.tensor.arguments.integers import as_int, int_or_none, is_int, refuse_bool_tensors
 from flambeau.tensor.arguments.public import (
     alias,
     behind,
@@ -139,7 +139,7 @@ def stride(self: Tensor, dim: int | None = None) -> Any:
 def _dim(t: Tensor, dim: int) -> int:
     if not t.meta.ndim:
         raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
-    return wrap_dim(index(dim), t.meta.ndim)
+    return wrap_dim(as_int(dim), t.meta.ndim)
 
 
 @_property
@@ -610,7 +610,7 @@ def mH(self: Tensor) -> Tensor:  # noqa: N802
 @both
 def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """Return a diagonal of two dimensions, as the last dimension."""
-    return run(records.diagonal, input, index(offset), index(dim1), index(dim2))
+    return run(records.diagonal, input, as_int(offset), as_int(dim1), as_int(dim2))
 
 
 @method
@@ -618,7 +618,7 @@ def unfold(self: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """Return a view of every window of `size` along a dimension, `step` apart. The last dimension is the position in a
     window.
     """
-    return run(records.unfold, self, index(dimension), index(size), index(step))
+    return run(records.unfold, self, as_int(dimension), as_int(size), as_int(step))
 
 
 # -- parts ------------------------------------------------------------------------------------------------
@@ -627,10 +627,7 @@ def unfold(self: Tensor, dimension: int, size: int, step: int) -> Tensor:
 @both
 def select(input: Tensor, dim: int, index: int) -> Tensor:
     """Return the view at one index of a dimension, without that dimension."""
-    return run(records.select, input, _int(dim), _int(index))
-
-
-_int = index
+    return run(records.select, input, as_int(dim), as_int(index))
 
 
 @both
@@ -639,12 +636,12 @@ def narrow(input: Tensor, dim: int, start: Any, length: int) -> Tensor:
     """Return `length` indices of a dimension from `start` on."""
     if input.meta.ndim == 0:
         raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
-    length = _int(length)
+    length = as_int(length)
     if length < 0:
         raise RuntimeError("narrow(): length must be non-negative.")
     if isinstance(start, Tensor) and (start.meta.ndim or start.dtype.category != INTEGRAL):
         raise RuntimeError("start must be an 0-dim integral Tensor.")
-    d, start = wrap_dim(dim, input.meta.ndim), _int(start)
+    d, start = wrap_dim(dim, input.meta.ndim), as_int(start)
     size = input.meta.shape[d]
     if not -size <= start <= size:
         raise IndexError(
@@ -749,7 +746,9 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
 
 def _split_size(given: Any) -> int:
     """Return the size of the parts that `split` got as an int or a tensor of one element."""
-    if isinstance(given, int) or (isinstance(given, Tensor) and given.numel() == 1):
+    if isinstance(given, int):
+        return as_int(given)
+    if isinstance(given, Tensor) and given.numel() == 1:
         with suppress(ValueError):  # NaN
             return int(given)
     raise TypeError(argument_type("split", "split_size", 2, "int", given))
@@ -760,7 +759,7 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """Return at most `chunks` parts of a dimension as views, of equal size except that the last may be smaller."""
     if input.meta.ndim == 0:
         raise RuntimeError("chunk expects at least a 1-dimensional tensor")
-    chunks = _int(chunks)
+    chunks = as_int(chunks)
     if chunks <= 0:
         raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     d = wrap_dim(dim, input.meta.ndim)
@@ -802,7 +801,7 @@ def tensor_split(
         refuse_bool_tensors(given, "tensor_split", "indices")
         ends = [*ints((given,), "tensor_split", "indices"), input.meta.shape[d]]
         return tuple([run(records.slice_, input, d, a, b, 1) for a, b in zip([0, *ends], ends, strict=False)])
-    count = _int(given)
+    count = as_int(given)
     if count <= 0:
         raise RuntimeError(f"number of sections must be larger than 0, got {count}")
     _check_parts(count, "tensor_split")
