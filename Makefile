@@ -14,7 +14,7 @@ SLOW := $(addprefix tests/,core/test_files.py virtual/test_host_shortage.py virt
 # Hundreds of tests start processes: compiled once, not by each of them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-fast test-all fmt compiled test-compiled release lint docs docs-site bench ecosystem clean
+.PHONY: demo test test-fast test-all fmt compiled native test-compiled release lint docs docs-site bench ecosystem clean
 
 demo: $(VENV)/ready-examples
 	@mkdir -p out
@@ -31,11 +31,16 @@ test-all: $(VENV)/ready-test $(VENV)/ready-docs lint
 	FLAMBEAU_TESTS=exhaustive $(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
 	$(MAKE) test-compiled
 
-# The hot path compiled (docs/design.md, "The compiled build"): out/compiled has the wheel, and it installed.
+# The hot path and native kernels, compiled (docs/design.md, "The compiled build"): out/compiled has the wheel, and it installed.
 compiled: $(VENV)/ready
 	rm -rf out/compiled
 	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps -w out/compiled .
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target out/compiled/site out/compiled/*.whl
+
+# The library of native kernels for the CPU and virtual GPUs (docs/design.md, "Native kernels"), for this checkout:
+# FLAMBEAU_NATIVE=out/native
+native: $(VENV)/ready
+	PYTHONPATH=src $(BIN)/python -m flambeau.driver.host.kernels.native.build out/native
 
 # What a release publishes, in out/release: the sdist, the pure wheel and, with a C compiler, this platform's compiled
 # one. Each is installed in an empty environment and tried.

@@ -46,6 +46,7 @@ VARIABLES = {
     "FLAMBEAU_HUNT_SEEDS": "Number of random programs in Flambeau's own tests.",
     "FLAMBEAU_KERNEL_CACHE": "Folder of compiled kernels of real GPUs.",
     "FLAMBEAU_LOGS": "`fusion`: print what compiled functions fuse.",
+    "FLAMBEAU_NATIVE": "`on`, `off` or a folder: the library of native kernels for the CPU and virtual GPUs.",
     "FLAMBEAU_PEER_CANARY": "`1` or `0`: force or skip the check of copies between two real GPUs.",
     "FLAMBEAU_PROMISE_STEPS": "Number of steps of the long run in the tests of the allocator's promises.",
     "FLAMBEAU_RACES": "`off`, `warn` (collect and report) or `error` (raise).",

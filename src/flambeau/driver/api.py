@@ -12,11 +12,15 @@ capability. A call that raises has changed nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
 
+import numpy as np
+
 from flambeau.core.dtype import dtype
 from flambeau.core.frozen import Record, Value
+from flambeau.core.memory import address_of
 from flambeau.core.meta import Meta
 
 
@@ -93,6 +97,31 @@ Body = Callable[..., None]
 Outputs are NumPy arrays to write. Inputs are NumPy arrays, or Python scalars where the launch's input is a
 dtype. The body keeps neither list. It runs with NumPy's floating-point warnings off.
 """
+
+
+class NativeBody:
+    """A body in native code, which takes the addresses of its operands in place of arrays.
+
+    Attributes:
+        run_at: `run_at(ptrs, scalars)`, with the addresses of the operands in host memory: outputs, then inputs that
+            are tensors.
+    """
+
+    __slots__ = ("_layouts", "_reference", "run_at")
+
+    def __init__(self, launch: Launch, run_at: Callable[[Sequence[int], Sequence[Any]], None]) -> None:
+        self.run_at = run_at
+        self._layouts = [(meta.shape, meta.byte_strides) for meta in launch.operands]
+        self._reference = launch
+
+    def __call__(self, outputs: list[Any], inputs: list[Any]) -> None:
+        """Run on arrays. Arrays in another layout than the launch states are left to the reference implementation."""
+        arrays = [*outputs, *[x for x in inputs if isinstance(x, np.ndarray)]]
+        if [(x.shape, x.strides) for x in arrays] != self._layouts:
+            self._reference.kernel.host(self._reference)(outputs, inputs)
+            return
+        scalars = [x for x in inputs if not isinstance(x, np.ndarray)]
+        self.run_at([address_of(x) for x in arrays], scalars)
 
 
 AUTOCAST = "autocast"
@@ -518,13 +547,26 @@ def has_softmax(form: Fused) -> bool:
 
 
 def host_body(launch: Launch) -> Body:
-    """Return what the CPU and virtual GPUs run: the fast implementation if it takes the launch, else the reference."""
+    """Return what the CPU and virtual GPUs run.
+
+    This is native code if the library of native kernels has a kernel for the launch. Otherwise it is the fast
+    implementation if that takes the launch, else the reference implementation.
+    """
     fast = launch.kernel.fast
-    body: Body | None = None
-    if fast is not None:
+    body: Body | None = native_body()(launch)
+    if body is None and fast is not None:
         module, _, function = fast.path.partition(":")
         body = getattr(import_module(f"flambeau.driver.host.kernels.{module}"), function)(launch)
     return launch.kernel.host(launch) if body is None else body
+
+
+@cache
+def native_body() -> Callable[[Launch], Body | None]:
+    """Return the function that selects the native body of a launch. It is imported with the first launch."""
+    selecting: Callable[[Launch], Body | None] = import_module(
+        "flambeau.driver.host.kernels.native.bodies"
+    ).native_body
+    return selecting
 
 
 def copied_bytes(launch: Launch) -> int:

@@ -28,6 +28,7 @@ from flambeau.driver.api import (
     HostMemory,
     Launch,
     Launcher,
+    NativeBody,
     copied_bytes,
     host_body,
 )
@@ -325,6 +326,8 @@ class HostDriver:
         body, operands, places, quiet = exe.body, exe.operands, exe.scalars, self._quiet
         tensors, targets = len(exe.launch.inputs) - len(places), exe.targets
         come_last = bool(places) and places[0] == tensors
+        if isinstance(body, NativeBody):
+            return self._native_launcher(exe, body)
 
         def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
             if self._closed:
@@ -346,6 +349,18 @@ class HostDriver:
                 raise host_memory.out_of_cpu_memory(_size_of_request(error, exe.launch)) from error
             finally:
                 quiet.idle.append(context)
+
+        return launch
+
+    def _native_launcher(self, exe: HostExecutable, body: NativeBody) -> Launcher:
+        run_at, targets = body.run_at, exe.targets
+
+        def launch(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
+            if self._closed:
+                self._check_open()
+            if targets:
+                host_memory.require_pages(0, *zip(ptrs, targets, strict=False))
+            run_at(ptrs, scalars)
 
         return launch
 

@@ -36,6 +36,10 @@ class Contents:
     def launch(self, exe: VirtualExecutable, ptrs: Sequence[int], scalars: Sequence[Any]) -> None:
         if self._poison:
             self._touch(ptrs, exe.spans)
+        if exe.run_at is not None:
+            places = [found[ptr] for found, ptr in zip(exe.addresses, ptrs, strict=True)]
+            exe.run_at(places, scalars)
+            return
         arrays = [windows[ptr] for windows, ptr in zip(exe.windows, ptrs, strict=True)]
         inputs: list[Any] = arrays[exe.outputs :]
         for place, value in zip(exe.scalars, scalars, strict=True):

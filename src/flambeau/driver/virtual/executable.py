@@ -10,8 +10,9 @@ import numpy as np
 
 from flambeau.core.dtype import INTEGRAL
 from flambeau.core.host.array_grants import LARGE
+from flambeau.core.memory import address_of
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Executable, Launch, copied_bytes, host_body
+from flambeau.driver.api import Executable, Launch, NativeBody, copied_bytes, host_body
 from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.device import VirtualDevice
 from flambeau.driver.virtual.host_time import HostCosts
@@ -44,17 +45,34 @@ class ArrayCache(dict[int, np.ndarray[Any, Any]]):
         return found
 
 
+class AddressCache(dict[int, int]):
+    """Host addresses of one operand by device address, for native bodies."""
+
+    __slots__ = ("arrays",)
+
+    def __init__(self, arrays: ArrayCache) -> None:
+        self.arrays = arrays
+
+    def __missing__(self, ptr: int) -> int:
+        if len(self) >= _KEPT:
+            self.clear()
+        found = self[ptr] = address_of(self.arrays[ptr])
+        return found
+
+
 class VirtualExecutable(Executable):
     """A loaded launch: its body, cached arrays of its operands, its duration, and the host's time for the call.
 
     Attributes:
+        addresses: For a native body, the host addresses of its operands; otherwise empty.
+        run_at: Of a native body, what runs it; otherwise None.
         copies: Bytes of dense copies that the body makes of expanded inputs, by estimate.
         is_large: True if the body may take much memory for temporary arrays; see Note [Temporary arrays].
     """
 
     __slots__ = (
-        "body", "code", "copies", "cycles", "host_ns", "is_large", "may_fail", "name", "nbytes", "outputs", "scalars",
-        "sms", "spans", "windows", "work",
+        "addresses", "body", "code", "copies", "cycles", "host_ns", "is_large", "may_fail", "name", "nbytes", "outputs",
+        "run_at", "scalars", "sms", "spans", "windows", "work",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +88,8 @@ class VirtualExecutable(Executable):
         self.name = launch.kernel.name
         self.code = zlib.crc32(self.name.encode())
         self.windows = [ArrayCache(meta, find) for meta in launch.operands]
+        self.run_at = self.body.run_at if isinstance(self.body, NativeBody) else None
+        self.addresses = [AddressCache(arrays) for arrays in self.windows] if self.run_at else []
         self.spans = tuple([m.span for m in launch.operands])
         self.outputs = len(launch.outputs)
         self.scalars = [i for i, x in enumerate(launch.inputs) if not isinstance(x, Meta)]

@@ -1,0 +1,12 @@
+"""Native code for CPUs: the CUDA forms of operator definitions, compiled by a C++ compiler into a shared library.
+
+The library is optional. Where it is installed, the CPU and virtual GPUs run its kernels in place of NumPy's
+implementations, for the launches that it has a kernel for.
+
+generator   writes the C++ source from the table of operators
+build       compiles it: `python -m flambeau.driver.host.kernels.native.build FOLDER`
+library     finds and loads the shared library
+bodies      selects the body of a launch
+elements    bodies of `Expression` forms
+include/    C++ headers that are part of the source
+"""

@@ -1,0 +1,167 @@
+"""The C++ source of the library of native kernels, from the table of operators.
+
+Each operator's samples give its launches, and these give the kernels: the expression of its CUDA form, for the dtypes
+that it computes in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import product
+from string import ascii_lowercase
+from typing import Any
+
+import numpy as np
+
+from flambeau.core.device import CPU
+from flambeau.core.dtype import bool_, dtype, float32, from_numpy
+from flambeau.core.flags import flags
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Expression, Launch
+from flambeau.driver.host.kernels.native.elements import kernel_of
+from flambeau.driver.host.kernels.native.library import PRELUDE, digest
+from flambeau.driver.host.kernels.native.names import TYPES, ElementKernel, conversion_symbol, converts
+from flambeau.ops.op import Op, table
+
+_SCALAR_CALLS = (
+    "cos_", "sin_", "tan_", "acos_", "asin_", "atan_", "sinh_", "cosh_", "asinh_", "acosh_", "atanh_", "log10_",
+    "erfc_", "erfinv_", "lgamma_", "atan2_", "hypot_", "fmod_", "power_", "pow_any", "floor_divide", "remainder_",
+    "fmod_any", "gcd_", "lcm_", "digamma_", "sinc_", "nextafter_",
+)  # fmt: skip
+"""Functions of prelude.cuh that compilers do not vectorize, so that NumPy is as fast."""
+
+_FLOAT_CALLS = (
+    "exp_",
+    "exp2_",
+    "expm1_",
+    "log_",
+    "log2_",
+    "log1p_",
+    "tanh_",
+    "erf_",
+    "sigmoid_",
+    "log_add",
+    "log_add2",
+)
+"""Functions that include/cpu.h vectorizes for float alone."""
+
+
+_NAMES = ascii_lowercase.replace("i", "")  # i is the element's index, as in the CUDA forms
+
+
+def source() -> str:
+    """Return the whole source."""
+    lines = ['#include "cpu.h"', prelude_for_cpus(), '#include "elements.h"', _digest_text()]
+    lines += [_conversion_text(a, b) for a, b in product(TYPES, TYPES) if a is not b and converts(a, b)]
+    lines += [_element_text(kernel) for kernel in element_kernels()]
+    return "\n".join(lines)
+
+
+def prelude_for_cpus() -> str:
+    """Return prelude.cuh with its two PTX instructions as functions of include/cpu.h."""
+    text = PRELUDE.read_text()
+    text = re.sub(
+        r'\{ float r; asm\("cvt\.f32\.f16.*?return r; \}', "{ return half_to_float(x.bits); }", text
+    )
+    text = re.sub(r'\{ u16 r; asm\("cvt\.rn\.f16\.f32.*?return r; \}', "{ return float_to_half(x); }", text)
+    return text
+
+
+def _digest_text() -> str:
+    return f'extern "C" __attribute__((visibility("default"))) const char* const sources = "{digest()}";'
+
+
+def _conversion_text(source: dtype, target: dtype) -> str:
+    name, a, b = conversion_symbol(source, target), TYPES[source], TYPES[target]
+    return f"EXPORT void {name}(i64 n, const void* in, void* out) {{ convert<{a}, {b}>(n, in, out); }}"
+
+
+def element_kernels() -> list[ElementKernel]:
+    """Return the kernels of elements of all operators, each once."""
+    import_module("flambeau.ops.multi_tensor.optimizer")
+    found: dict[str, ElementKernel] = {}
+    for op in list(table.values()):
+        form = op.kernel.cuda
+        if isinstance(form, Expression):
+            for kernel in kernels_of(op, form):
+                found[kernel.symbol] = kernel
+    return list(found.values())
+
+
+def kernels_of(op: Op, form: Expression) -> Iterator[ElementKernel]:
+    """Yield the kernels of an operator's samples. Kernels may be yielded more than once."""
+    for kind in op.dtypes:
+        if kind not in TYPES:
+            continue
+        for launch in _launches(op, kind):
+            for uniform in _masks(launch) if any(isinstance(x, Meta) for x in launch.inputs) else ():
+                kernel = kernel_of(launch, form, uniform)
+                if kernel is not None and is_vectorized(kernel):
+                    yield kernel
+
+
+def is_vectorized(kernel: ElementKernel) -> bool:
+    """Return True if compilers vectorize the kernel, so that it is faster than NumPy."""
+    words = set(re.findall(r"\w+", kernel.text + kernel.functions))
+    if words & set(_SCALAR_CALLS):
+        return False
+    return kernel.inputs[0] is float32 or not words & set(_FLOAT_CALLS)
+
+
+def _launches(op: Op, kind: dtype) -> Iterator[Launch]:
+    """Yield the launches of an operator's samples."""
+    given = tuple([getattr(flags, name) for name in op.flags])
+    for inputs, params in op.samples(_arrays(kind), kind):
+        operands = [_operand(x) for x in inputs]
+        found = op.rule(operands, (*params, *given))
+        yield Launch(op.kernel, found.outputs, found.inputs, found.params)
+
+
+def _arrays(kind: dtype) -> Any:
+    return lambda *shape, low=-3, high=3: np.ones(shape, kind.numpy)
+
+
+def _operand(x: Any) -> Meta | type:
+    if isinstance(x, np.ndarray):
+        return Meta.contiguous_of(x.shape, from_numpy(x.dtype), CPU)
+    return type(x)
+
+
+def _masks(launch: Launch) -> Iterator[tuple[bool, ...]]:
+    """Yield which inputs a kernel takes as one value: none, each alone, all after the first, and the scalars."""
+    count = len(launch.inputs)
+    masks = {tuple([False] * count), tuple([not isinstance(x, Meta) for x in launch.inputs])}
+    if count > 1:
+        masks |= {tuple([k == at for k in range(count)]) for at in range(count)}
+        masks.add(tuple([k > 0 for k in range(count)]))
+    yield from sorted(masks)
+
+
+def _element_text(kernel: ElementKernel) -> str:
+    """Return the C++ function of a kernel."""
+    once = [f"typedef {TYPES[kernel.inputs[0]]} T;"]
+    each: list[str] = []
+    for k, (kind, uniform) in enumerate(zip(kernel.inputs, kernel.uniform, strict=True)):
+        c_type, name = TYPES[kind], _NAMES[k]
+        memory = (
+            "u8" if kind is bool_ else c_type
+        )  # any byte but 0 is true, which compilers need not assume of a bool
+        once.append(f"const {memory}* p{k} = (const {memory}*)in[{k}];")
+        element = f"const {c_type} {name} = p{k}[{0 if uniform else 'i'}]{' != 0' if kind is bool_ else ''};"
+        (once if uniform else each).append(element)
+    once += [f"const {kind} k{n} = word<{kind}>(constants[{n}]);" for n, kind in enumerate(kernel.constants)]
+    out = TYPES[kernel.output]
+    return f"""{_in_namespace(kernel)}
+EXPORT void {kernel.symbol}(i64 n, void* out, const void* const* in, const i64* constants) {{
+  {" ".join(once)}
+  {out}* target = ({out}*)out;
+  INDEPENDENT for (i64 i = 0; i < n; ++i) {{ {" ".join(each)} target[i] = to<{out}>({kernel.text}); }}
+}}"""
+
+
+def _in_namespace(kernel: ElementKernel) -> str:
+    """Return the functions that a kernel calls, which other kernels may have under the same names."""
+    space = f"of_{kernel.symbol}"
+    return f"namespace {space} {{ {kernel.functions} }}\nusing namespace {space};" if kernel.functions else ""

@@ -1,0 +1,123 @@
+"""The shared library of native kernels: where it is, whether it belongs to these sources, and its functions.
+
+`FLAMBEAU_NATIVE` selects it: "auto" (the default) uses the library that is installed with the package, if there is one;
+"on" requires it; "off" computes with NumPy; any other value is the folder of a library, as `make native` builds it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+INCLUDE = HERE / "include"
+PRELUDE = HERE.parents[2] / "cuda" / "include" / "prelude.cuh"
+VARIABLE = "FLAMBEAU_NATIVE"
+
+LEVELS: dict[str, tuple[str, frozenset[str]]] = {
+    "v4": ("x86-64-v4", frozenset(("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"))),
+    "v3": ("x86-64-v3", frozenset(("avx2", "fma", "f16c", "bmi1", "bmi2", "movbe"))),
+    "v2": ("x86-64-v2", frozenset(("sse4_2", "ssse3", "popcnt"))),
+}
+"""For x86-64, the instruction sets by suffix of the library: the compiler's name, and flags of /proc/cpuinfo.
+
+All libraries compute the same bits: they contain the same IEEE operations, and no contraction.
+"""
+
+
+class KernelLibrary:
+    """A loaded library.
+
+    Attributes:
+        path: Its file.
+        run_elements: `run_elements(plan, words)` runs a plan of kernels of elements on the operands of a call.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._functions = ctypes.CDLL(str(path))
+        self._check_sources()
+        self.run_elements: Callable[[int, bytes], None] = self._functions.run_elements
+        self.run_elements.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
+        self.run_elements.restype = None
+
+    def _check_sources(self) -> None:
+        built = ctypes.c_char_p.in_dll(self._functions, "sources").value or b""
+        if built.decode() != digest():
+            raise ImportError(
+                f"{self.path} was built from other sources than this flambeau. Build it again "
+                f"(`make native`), or set {VARIABLE}=off to compute with NumPy."
+            )
+
+    def find(self, symbol: str) -> int:
+        """Return the address of a function, or 0 if the library does not have it."""
+        try:
+            return ctypes.cast(getattr(self._functions, symbol), ctypes.c_void_p).value or 0
+        except AttributeError:
+            return 0
+
+
+def digest() -> str:
+    """Return a digest of the files that make the source, which must be equal in the library and the package.
+
+    The formulas of operators are not among them: the name of each kernel depends on its formula.
+    """
+    paths = (PRELUDE, HERE / "generator.py", *sorted(INCLUDE.iterdir()))
+    texts = [path.read_bytes() for path in paths]
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()
+
+
+@cache
+def library() -> KernelLibrary | None:
+    """Return the library that `FLAMBEAU_NATIVE` selects, or None to compute with NumPy.
+
+    Raises:
+        ImportError: If the library is required and missing, or was built from other sources.
+    """
+    chosen = os.environ.get(VARIABLE, "").strip() or "auto"
+    if chosen == "off":
+        return None
+    folder = HERE if chosen in ("auto", "on") else Path(chosen)
+    paths = [path for path in [folder / name for name in candidates()] if path.exists()]
+    if paths:
+        return KernelLibrary(paths[0])
+    if chosen == "auto":
+        return None
+    raise ImportError(
+        f"{VARIABLE}={chosen} requires the library of native kernels, but {folder} has none of "
+        f"{', '.join(candidates())}. `make native` builds it in out/native; compiled wheels contain it."
+    )
+
+
+def file_name(level: str) -> str:
+    """Return the name of the library for an instruction set; "" for machines that have one."""
+    return f"flambeau_native{'_' if level else ''}{level}{'.dylib' if sys.platform == 'darwin' else '.so'}"
+
+
+def candidates() -> list[str]:
+    """Return the names of the libraries that this CPU can run, the fastest first."""
+    if not is_x86():
+        return [file_name("")]
+    flags = _cpu_flags()
+    return [file_name(level) for level, (_, needed) in LEVELS.items() if needed <= flags]
+
+
+def is_x86() -> bool:
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
+def _cpu_flags() -> frozenset[str]:
+    """Return what the CPU supports. Systems without /proc (macOS) are assumed to support what all x86-64 Macs do."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return LEVELS["v2"][1]
+    line: Any = next((line for line in text.splitlines() if line.startswith("flags")), "")
+    return frozenset(line.partition(":")[2].split())

@@ -1,0 +1,78 @@
+"""The names of kernels in the shared library: what they compute determines them, so changed formulas have new names."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from flambeau.core.dtype import (
+    INTEGRAL,
+    bfloat16,
+    bool_,
+    dtype,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
+from flambeau.core.frozen import Value
+from flambeau.driver.api import Expression, Launch
+
+TYPES = {
+    bool_: "bool", uint8: "u8", int8: "i8", int16: "i16", int32: "i32", int64: "i64", float16: "half",
+    bfloat16: "bf16", float32: "float", float64: "double",
+}  # fmt: skip
+"""The C++ type of the elements of each dtype that the library supports."""
+
+COMPUTED = (bool_, int32, int64, float32, float64)
+"""The dtypes that kernels compute in. Others are converted to one of them."""
+
+
+class ElementKernel(Value):
+    """A kernel of elements.
+
+    Attributes:
+        text: The C++ expression.
+        functions: Further C++ functions that it calls.
+        inputs: The dtypes of the inputs.
+        output: The dtype of the result.
+        constants: The C++ types of the constants.
+        uniform: For each input, True if all elements of a call have one value.
+    """
+
+    text: str
+    functions: str
+    inputs: tuple[dtype, ...]
+    output: dtype
+    constants: tuple[str, ...]
+    uniform: tuple[bool, ...]
+
+    @property
+    def symbol(self) -> str:
+        """Return the name of the kernel in the library."""
+        kinds = [TYPES[x] for x in (*self.inputs, self.output)]
+        said = repr((self.text, self.functions, kinds, self.constants, self.uniform))
+        return f"elements_{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+
+
+def conversion_symbol(source: dtype, target: dtype) -> str:
+    return f"convert_{TYPES[source]}_{TYPES[target]}"
+
+
+def converts(source: dtype, target: dtype) -> bool:
+    """Return True if the library has a conversion. Floats that an integer type cannot hold have no fixed result."""
+    return (
+        source in TYPES and target in TYPES and not (source.is_floating_point and target.category == INTEGRAL)
+    )
+
+
+def expression_text(launch: Launch, form: Expression) -> str:
+    return form.text if isinstance(form.text, str) else form.text(launch)
+
+
+def constant_types(values: Sequence[float]) -> tuple[str, ...]:
+    return tuple(["double" if isinstance(value, float) else "i64" for value in values])

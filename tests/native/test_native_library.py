@@ -1,0 +1,83 @@
+"""`FLAMBEAU_NATIVE` selects the library; programs compute the same with it on the CPU and on virtual GPUs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flambeau.driver.host.kernels.native import build
+from flambeau.driver.host.kernels.native import library as libraries
+
+PROGRAM = """
+import flambeau as torch
+from flambeau.driver.host.kernels.native.library import library
+
+assert library() is not None
+x = torch.rand(3000) - 0.5
+def compute(x):
+    y = torch.nn.functional.gelu(x * 2 + 1)
+    y[::3] += x[::3].exp()
+    return (y.half() + torch.where(x > 0, x, 0.5)).clamp(max=2).double()
+with torch.virtual(devices=1, races="error", poison=True):
+    assert torch.equal(compute(x.cuda()).cpu(), compute(x))
+try:
+    x.add_(torch.ones(4))
+except RuntimeError as error:
+    print(error)
+"""
+
+
+Choose = Callable[[str], Any]
+
+
+@pytest.fixture
+def choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
+    def chosen(value: str) -> libraries.KernelLibrary | None:
+        monkeypatch.setenv(libraries.VARIABLE, value)
+        return libraries.library.__wrapped__()
+
+    return chosen
+
+
+def test_a_program_computes_the_same_bits_on_cpu_and_virtual_gpu(folder: Path) -> None:
+    environment = {**os.environ, libraries.VARIABLE: str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "must match the size of tensor b (4)" in done.stdout, done.stderr
+
+
+def test_off_selects_numpy_and_a_folder_its_library(choose: Choose, folder: Path) -> None:
+    assert choose("off") is None
+    assert choose(str(folder)).path.parent == folder
+
+
+def test_a_required_library_that_is_missing_is_an_error(choose: Choose, tmp_path: Path) -> None:
+    with pytest.raises(ImportError, match=r"has none of .*make native"):
+        choose(str(tmp_path))
+
+
+def test_a_library_of_other_sources_is_an_error(
+    choose: Choose, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libraries, "digest", lambda: "another")
+    with pytest.raises(ImportError, match="built from other sources"):
+        choose(str(folder))
+
+
+def test_a_missing_compiler_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(RuntimeError, match="no C\\+\\+ compiler: 'no-such-compiler'"):
+        build.build(tmp_path)
+
+
+def test_library_releases_the_gil(library: libraries.KernelLibrary) -> None:
+    assert isinstance(library._functions, ctypes.CDLL)
+    assert not isinstance(library._functions, ctypes.PyDLL)
