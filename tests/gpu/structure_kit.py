@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import types
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,16 +43,18 @@ class ProgramDriver:
     """A driver whose launchers are what would be launched: sources, grids and packed parameters."""
 
     def generic(self, launch: Launch, index: int) -> Any:
-        built = build.build_kernels(launch.with_(capability=Device.capability), Device())  # type: ignore[arg-type]
-        if built is None:
+        launch = launch.with_(capability=Device.capability)
+        built = build.build_kernels(launch, Device())  # type: ignore[arg-type]
+        described = _library_call(launch) if built is None else _described(built, launch)
+        if described is None:
             return None
-        fixed, numbers = _described(built, launch)
+        fixed, numbers = described
         return (numbers,), lambda given: (fixed, given)
 
     def load(self, launch: Launch, index: int) -> Any:
         loaded = launch.with_(capability=Device.capability)
         built = build.build_kernels(loaded, Device())  # type: ignore[arg-type]
-        described = launch if built is None else _described(built, launch)
+        described = _library_call(loaded) or launch if built is None else _described(built, launch)
         return types.SimpleNamespace(workspace=0, launch=loaded, described=described)
 
     def launcher(self, exe: Any) -> Any:
@@ -59,6 +62,17 @@ class ProgramDriver:
 
     def device_properties(self, index: int) -> Any:
         return types.SimpleNamespace(total_memory=1 << 62)
+
+
+def _library_call(launch: Launch) -> tuple[Any, Any] | None:
+    """Return the function that makes a library's call, and its numbers; None if each launch is built."""
+    planned = build.build_structure(launch, Device(), None)  # type: ignore[arg-type]
+    if planned is None:
+        return None
+    numbers, run_of_shape = planned
+    assert isinstance(run_of_shape, partial)
+    flags = [x for x in run_of_shape.args if isinstance(x, bool)]
+    return (run_of_shape.func, *flags), numbers
 
 
 def _described(built: KernelProgram | KernelPlan, launch: Launch) -> tuple[Any, Any]:

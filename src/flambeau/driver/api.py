@@ -430,10 +430,13 @@ class Routine(Record):
             library runs it. "" if the library runs all launches.
         library: Function of the launch, the device and the driver. It returns the steps of the launch. "" if
             `builder` builds all launches.
+        structure: Function like `library` for a launch whose sizes may be symbols, see `Driver.generic`. It returns
+            numbers and the function that makes the steps of them; None if each launch must be loaded. "" for none.
     """
 
     builder: str = ""
     library: str = ""
+    structure: str = ""
 
 
 class Lists(Record):

@@ -20,6 +20,7 @@ from flambeau.core.meta import Meta
 from flambeau.core.tracing import plan_tree
 from flambeau.core.tracing.plan_tree import Build, PlanTree
 from flambeau.core.tracing.symbols import pack
+from flambeau.driver.cuda.libraries.cublaslt import CublasLt, Gemm, Matrix, size_class
 from flambeau.ops.op import table
 from flambeau.tensor import call
 
@@ -84,3 +85,44 @@ def test_a_size_in_the_result_becomes_a_guard() -> None:
     assert tree.find(metas[1]) is None
     tree.learn(plan, metas[1:], ())
     assert [tree.find(meta)[0] for meta in metas] == ["int n = 5;", "int n = 6;"]
+
+
+def test_products_of_about_one_size_share_the_choice_of_an_algorithm() -> None:
+    """Compare the alignments, and sizes that may differ by an eighth, of drawn products and their classes."""
+    draw = random.Random(3)
+
+    def matrix(rows: int, columns: int) -> Matrix:
+        ld = rows + draw.choice((0, 0, 1, 8, 24))
+        return Matrix(rows, columns, ld, draw.choice((0, ld * columns)), draw.random() < 0.5)
+
+    for _ in range(400):
+        m, n, k = (draw.randint(1, draw.choice((8, 100, 5000))) for _ in range(3))
+        d = matrix(m, n)
+        gemm = Gemm(float32, float32, draw.randint(1, 70), matrix(m, k), matrix(k, n), d, d)
+        alike = size_class(gemm)
+        assert alike.c is alike.d
+        for x, y in zip(gemm[3:7], alike[3:7], strict=True):
+            assert x.rows <= y.rows <= max(x.rows * 9 / 8, 16) and x.columns <= y.columns <= max(
+                x.columns * 9 / 8, 16
+            )
+            assert y.rows <= y.ld and x.transposed is y.transposed
+            assert min(x.ld & -x.ld, 16) == min(y.ld & -y.ld, 16)
+            assert (x.batch_stride == 0) is (y.batch_stride == 0)
+    assert (
+        len({size_class(gemm._replace(a=matrix(n, 8), batch=1)).a.rows for n in range(16, 4096)}) == 8 * 8 + 1
+    )
+
+
+def test_products_of_new_lengths_ask_the_library_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    library: Any = object.__new__(CublasLt)
+    library._algorithms = {}
+    monkeypatch.setattr(CublasLt, "choose", lambda self, gemm, alignment: asked.append(gemm) or len(asked))
+    for n in range(1024, 2048):
+        x, w, d = Matrix(512, n, 512, 0), Matrix(512, 256, 512, 0, True), Matrix(256, n, 256, 0)
+        library.algorithm(Gemm(float32, float32, 1, w, x, d, d), 256)
+    assert len(asked) == 9
+    monkeypatch.setattr("flambeau.driver.cuda.libraries.cublaslt._MOST", 4)
+    for n in range(16, 4096):
+        library.algorithm(Gemm(float32, float32, 1, w, Matrix(512, n, 512, 0), d, d), 256)
+    assert len(library._algorithms) <= 9

@@ -85,6 +85,21 @@ def build_kernels(launch: Launch, device: CudaDevice) -> KernelProgram | multi_k
     return find_function(form.builder)(launch, device)
 
 
+def build_structure(
+    launch: Launch, device: CudaDevice, driver: Any
+) -> tuple[tuple[Any, ...], Callable[..., Run]] | None:
+    """Return the numbers that a library's call needs, and the function that makes the run of them; None if each
+    launch must be built.
+    """
+    form = launch.kernel.cuda
+    if not isinstance(form, Routine) or not form.structure:
+        return None
+    planned: tuple[tuple[Any, ...], Callable[..., Run]] | None = find_function(form.structure)(
+        launch, device, driver
+    )
+    return planned
+
+
 def find_function(path: str) -> Callable[..., Any]:
     """Return the function that a `Routine` names as "module:function"."""
     module, _, name = path.partition(":")

@@ -403,7 +403,11 @@ class CudaDriver:
         with self._outside_capture():
             built = build.build_kernels(launch, device)
             if built is None:
-                return None
+                planned = build.build_structure(launch, device, self)
+                if planned is None:
+                    return None
+                numbers, run_of_shape = planned
+                return numbers, lambda *given: self._launchers.of_run(run_of_shape(*given))
             if isinstance(built, KernelPlan):
                 if launch.kernel.draws:  # captures cannot contain these
                     return None

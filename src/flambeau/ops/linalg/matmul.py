@@ -351,7 +351,11 @@ def _product_name(metas: Sequence[Meta | None], params: tuple[Any, ...]) -> str:
     return f"{found}Backward0" if found else "UnsafeViewBackward0"
 
 
-_ROUTINE = Routine("linalg.products:direct_product", library="linalg.products:product")
+_ROUTINE = Routine(
+    "linalg.products:direct_product",
+    library="linalg.products:product",
+    structure="linalg.products:product_of_structure",
+)
 matmul = define(
     Op(
         "matmul",

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
-from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from flambeau.core.dtype import (
     bfloat16,
@@ -36,6 +35,7 @@ _EPILOGUE_BIAS = 4
 _LAYOUT_BATCH, _LAYOUT_BATCH_STRIDE = 5, 6
 _PREF_WORKSPACE, _PREF_REDUCTION, _PREF_ALIGN = 1, 3, (5, 6, 7, 8)
 _REDUCE_IN_COMPUTE_TYPE = 2
+_UNSUITABLE = (7, 15)  # CUBLAS_STATUS_INVALID_VALUE, CUBLAS_STATUS_NOT_SUPPORTED
 
 
 class _Heuristic(ctypes.Structure):
@@ -46,8 +46,7 @@ class _Heuristic(ctypes.Structure):
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(NamedTuple):
     """A batch of column-major matrices in memory. `ld` and `batch_stride` in elements."""
 
     rows: int
@@ -57,8 +56,7 @@ class Matrix:
     transposed: bool = False  # True if the product takes the operand transposed
 
 
-@dataclass(frozen=True, slots=True)
-class Gemm:
+class Gemm(NamedTuple):
     """A product D = alpha op(A) op(B) + beta C, or with a vector added along D's columns, for a batch of matrices.
 
     Attributes:
@@ -79,8 +77,24 @@ class Gemm:
     tf32: bool = False
 
 
+class _Handle:
+    """An object of the library, which is destroyed with the last reference to it."""
+
+    __slots__ = ("_destroy", "lock", "value")
+
+    def __init__(self, value: c_void_p, destroy: Any) -> None:
+        self.value, self._destroy = value, destroy
+        self.lock = Lock()  # protects the address of the bias in a description
+
+    def __del__(self) -> None:
+        self._destroy(self.value)
+
+
 class CublasLt:
-    """cuBLASLt with a handle for the device whose context is current."""
+    """cuBLASLt with a handle for the device whose context is current.
+
+    Descriptions and layouts are shared by products. Heuristics are kept for classes of products: see `size_class`.
+    """
 
     def __init__(self) -> None:
         self._dll = load_library("cublasLt", "cuBLASLt", "cuda13")
@@ -88,15 +102,30 @@ class CublasLt:
         self.matmul = self._dll.cublasLtMatmul
         self.handle = c_void_p()
         self.check(self._dll.cublasLtCreate(byref(self.handle)))
+        self._descriptions: dict[Any, _Handle] = {}
+        self._layouts: dict[Any, _Handle] = {}
+        self._algorithms: dict[Any, Any] = {}  # (class of products, alignment in bytes) -> heuristic
 
     def close(self) -> None:
+        self._descriptions.clear()
+        self._layouts.clear()
         self._dll.cublasLtDestroy(self.handle)
 
     def check(self, status: int) -> None:
         if status:
             raise DriverError(f"cuBLASLt: {self._dll.cublasLtGetStatusName(status).decode()}")
 
-    def description(self, gemm: Gemm) -> c_void_p:
+    def description(self, gemm: Gemm) -> _Handle:
+        """Return the description of products of these dtypes."""
+        key = (gemm.kind, gemm.out, gemm.tf32, gemm.a.transposed, gemm.b.transposed, gemm.bias)
+        found = self._descriptions.get(key)
+        if found is None:
+            found = self._descriptions[key] = _Handle(
+                self._describe_product(gemm), self._dll.cublasLtMatmulDescDestroy
+            )
+        return found
+
+    def _describe_product(self, gemm: Gemm) -> c_void_p:
         out = c_void_p()
         real = float64 if gemm.kind in (float64, complex128) else float32
         compute = _COMPUTE_64F if real is float64 else _COMPUTE_TF32 if gemm.tf32 else _COMPUTE_32F
@@ -116,20 +145,62 @@ class CublasLt:
         )
         self.check(status)
 
-    def layout(self, kind: dtype, matrix: Matrix, batch: int) -> c_void_p:
-        out = c_void_p()
-        rows, columns, ld = c_uint64(matrix.rows), c_uint64(matrix.columns), c_int64(matrix.ld)
-        self.check(self._dll.cublasLtMatrixLayoutCreate(byref(out), DATA[kind], rows, columns, ld))
-        for attribute, value in (
-            (_LAYOUT_BATCH, c_int32(batch)),
-            (_LAYOUT_BATCH_STRIDE, c_int64(matrix.batch_stride)),
-        ):
-            size = c_size_t(ctypes.sizeof(value))
-            self.check(self._dll.cublasLtMatrixLayoutSetAttribute(out, attribute, byref(value), size))
-        return out
+    def layouts(self, gemm: Gemm) -> tuple[_Handle, ...]:
+        """Return the layouts of a product's four matrices."""
+        kind, out, batch = gemm.kind, gemm.out, gemm.batch
+        d = self._layout(out, gemm.d, batch)
+        c = d if gemm.c == gemm.d else self._layout(out, gemm.c, batch)
+        return self._layout(kind, gemm.a, batch), self._layout(kind, gemm.b, batch), c, d
 
-    def algorithm(self, product: Product, alignment: int) -> _Heuristic:
-        """Return the library's first choice for operands with this alignment.
+    def _layout(self, kind: dtype, matrix: Matrix, batch: int) -> _Handle:
+        key = (kind, matrix.rows, matrix.columns, matrix.ld, batch, matrix.batch_stride)
+        found = self._layouts.get(key)
+        if found is None:
+            if len(self._layouts) >= _MOST:
+                self._layouts.clear()
+            found = self._layouts[key] = self._make_layout(*key)
+        return found
+
+    def _make_layout(
+        self, kind: dtype, rows: int, columns: int, ld: int, batch: int, batch_stride: int
+    ) -> _Handle:
+        out = c_void_p()
+        self.check(
+            self._dll.cublasLtMatrixLayoutCreate(
+                byref(out), DATA[kind], c_uint64(rows), c_uint64(columns), c_int64(ld)
+            )
+        )
+        layout = _Handle(out, self._dll.cublasLtMatrixLayoutDestroy)
+        if batch != 1:
+            for attribute, value in (
+                (_LAYOUT_BATCH, c_int32(batch)),
+                (_LAYOUT_BATCH_STRIDE, c_int64(batch_stride)),
+            ):
+                size = c_size_t(ctypes.sizeof(value))
+                self.check(self._dll.cublasLtMatrixLayoutSetAttribute(out, attribute, byref(value), size))
+        return layout
+
+    def algorithm(self, gemm: Gemm, alignment: int) -> Any:
+        """Return the library's choice for products of this class whose operands have this alignment.
+
+        Raises:
+            NotSupportedError: If it has none.
+        """
+        alike = size_class(gemm)
+        key = (alike, alignment)
+        found = self._algorithms.get(key)
+        if found is None:
+            if len(self._algorithms) >= _MOST:
+                self._algorithms.clear()
+            try:
+                found = self.choose(alike, alignment)
+            except NotSupportedError:
+                found = self.choose(gemm, alignment)
+            self._algorithms[key] = found
+        return found
+
+    def choose(self, gemm: Gemm, alignment: int) -> Any:
+        """Return a reference to the library's first choice for a product.
 
         Raises:
             NotSupportedError: If it has none.
@@ -139,26 +210,73 @@ class CublasLt:
         try:
             preferences: list[tuple[int, Any]] = [(_PREF_WORKSPACE, c_uint64(WORKSPACE))]
             preferences += [(attribute, c_uint32(alignment)) for attribute in _PREF_ALIGN]
-            if product.gemm.kind.itemsize == 2:  # split products are summed in float32, not in 16 bits
+            if gemm.kind.itemsize == 2:  # split products are summed in float32, not in 16 bits
                 preferences.append((_PREF_REDUCTION, c_uint32(_REDUCE_IN_COMPUTE_TYPE)))
             for attribute, value in preferences:
                 size = c_size_t(ctypes.sizeof(value))
                 self.check(
                     self._dll.cublasLtMatmulPreferenceSetAttribute(preference, attribute, byref(value), size)
                 )
+            layouts = self.layouts(gemm)
             status = self._dll.cublasLtMatmulAlgoGetHeuristic(
-                self.handle, product.description, *product.layouts, preference, 1, byref(found), byref(count)
-            )
+                self.handle, self.description(gemm).value, *[layout.value for layout in layouts], preference, 1,
+                byref(found), byref(count),
+            )  # fmt: skip
         finally:
             self._dll.cublasLtMatmulPreferenceDestroy(preference)
         if status or not count.value or found.state:
-            raise NotSupportedError(f"cuBLASLt has no routine for {product.gemm}")
-        return found
+            raise NotSupportedError(f"cuBLASLt has no routine for {gemm}")
+        return byref(found)
 
-    def drop(self, description: c_void_p, layouts: tuple[c_void_p, ...]) -> None:
-        self._dll.cublasLtMatmulDescDestroy(description)
-        for layout in layouts:
-            self._dll.cublasLtMatrixLayoutDestroy(layout)
+
+_EXACT = 16  # smaller sizes stand for themselves
+_MOST = 4096  # layouts and heuristics that are kept
+_ALIGNED = 16  # elements beyond which the alignment of a leading dimension does not matter
+
+
+def size_class(gemm: Gemm) -> Gemm:
+    """Return the product that stands for all of about this size: eight sizes stand for those of an octave.
+
+    The choice of an algorithm takes the host longer than the call, and programs with ever new lengths would pay it each
+    time. It depends on the class alone, so that the bits of a product do not depend on earlier calls.
+    """
+    d = _class_of(gemm.d)
+    return Gemm(
+        gemm.kind,
+        gemm.out,
+        _round_up(gemm.batch),
+        _class_of(gemm.a),
+        _class_of(gemm.b),
+        d if gemm.c == gemm.d else _class_of(gemm.c),
+        d,
+        gemm.bias,
+        gemm.tf32,
+    )
+
+
+def _class_of(x: Matrix) -> Matrix:
+    rows, columns = _round_up(x.rows), _round_up(x.columns)
+    ld = _aligned_as(x.ld, max(_round_up(x.ld), rows))
+    batch_stride = x.batch_stride and _aligned_as(
+        x.batch_stride, max(_round_up(x.batch_stride), ld * columns)
+    )
+    return Matrix(rows, columns, ld, batch_stride, x.transposed)
+
+
+def _round_up(n: int) -> int:
+    """Return the smallest multiple of an eighth of the largest power of two in `n` that is not below `n`."""
+    if n < _EXACT:
+        return n
+    step = 1 << (n.bit_length() - 4)
+    return -(-n // step) * step
+
+
+def _aligned_as(like: int, least: int) -> int:
+    """Return a number of at least `least` that is divisible by the powers of two that divide `like`, and no others."""
+    bit = like & -like
+    if bit >= _ALIGNED:
+        return -(-least // _ALIGNED) * _ALIGNED
+    return least + (bit - least) % (2 * bit)
 
 
 class Product:
@@ -167,13 +285,11 @@ class Product:
     def __init__(self, library: CublasLt, gemm: Gemm) -> None:
         self.gemm = gemm
         self._library = library
-        self.description = library.description(gemm)
-        self._call = partial(library.matmul, library.handle, self.description)
-        kinds = (gemm.kind, gemm.kind, gemm.out, gemm.out)
-        matrices = zip(kinds, (gemm.a, gemm.b, gemm.c, gemm.d), strict=True)
-        self.layouts = tuple([library.layout(kind, x, gemm.batch) for kind, x in matrices])
+        self._description = library.description(gemm)
+        self._call = partial(library.matmul, library.handle, self._description.value)
+        self._kept = library.layouts(gemm)
+        self._layouts = tuple([layout.value for layout in self._kept])
         self._algorithms: dict[int, Any] = {}  # alignment in bytes -> heuristic
-        self._lock = Lock()  # protects the address of the bias in the description
         self._size = c_size_t(WORKSPACE)
         self.zero, self.one = scalar(gemm.kind, 0), scalar(gemm.kind, 1)
         self.algorithm(ALIGNMENT)
@@ -181,7 +297,7 @@ class Product:
     def algorithm(self, alignment: int) -> Any:
         found = self._algorithms.get(alignment)
         if found is None:
-            found = self._algorithms[alignment] = byref(self._library.algorithm(self, alignment))
+            found = self._algorithms[alignment] = self._library.algorithm(self.gemm, alignment)
         return found
 
     def __call__(self, a: int, b: int, c: int, d: int, alpha: Any, beta: Any, place: tuple[Any, Any]) -> None:
@@ -189,26 +305,29 @@ class Product:
         and stream.
         """
         if self.gemm.bias:
-            with self._lock:
-                self._library.set_bias(self.description, c)
+            with self._description.lock:
+                self._library.set_bias(self._description.value, c)
                 return self._queue(a, b, d, d, alpha, beta, place)
         return self._queue(a, b, c, d, alpha, beta, place)
 
     def _queue(self, a: int, b: int, c: int, d: int, alpha: Any, beta: Any, place: tuple[Any, Any]) -> None:
         bits = a | b | c | d | ALIGNMENT
         algorithm = self._algorithms.get(bits & -bits) or self.algorithm(bits & -bits)
-        la, lb, lc, ld = self.layouts
+        la, lb, lc, ld = self._layouts
         target = c_void_p(d)
+        source = target if c == d else c_void_p(c)
         status = self._call(
-            alpha, c_void_p(a), la, c_void_p(b), lb, beta, target if c == d else c_void_p(c), lc, target, ld,
-            algorithm, place[0], self._size, place[1],
+            alpha, c_void_p(a), la, c_void_p(b), lb, beta, source, lc, target, ld, algorithm, place[0], self._size,
+            place[1],
         )  # fmt: skip
+        if status in _UNSUITABLE:  # the choice for the class does not serve this size
+            algorithm = self._algorithms[bits & -bits] = self._library.choose(self.gemm, bits & -bits)
+            status = self._call(
+                alpha, c_void_p(a), la, c_void_p(b), lb, beta, source, lc, target, ld, algorithm, place[0],
+                self._size, place[1],
+            )  # fmt: skip
         if status:
             self._library.check(status)
-
-    def __del__(self) -> None:
-        if hasattr(self, "layouts"):
-            self._library.drop(self.description, self.layouts)
 
 
 def scale_of(kind: dtype) -> dtype:

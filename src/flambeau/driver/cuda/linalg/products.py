@@ -8,7 +8,7 @@ complex32) is staged: the pointwise template copies it to temporary memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -39,8 +39,29 @@ _SCALED = Kernel("scaled", device_only, cuda=Expression(_TIMES_BETA))
 
 def product(launch: Launch, device: CudaDevice, driver: Any) -> Run:
     """Multiply by cuBLASLt: `matmul` (inputs a, b) or `addmm` (inputs added, a, b, beta, alpha)."""
+    planned = product_of_structure(launch, device, driver)
+    if planned is not None:
+        numbers, run_of_shape = planned
+        return run_of_shape(*numbers)
     kind = _Matmul if len(launch.inputs) == 2 else _Addmm
     return kind(launch, device, driver, _uses_tf32(launch, device))
+
+
+def product_of_structure(
+    launch: Launch, device: CudaDevice, driver: Any
+) -> tuple[tuple[Any, ...], Callable[..., Run]] | None:
+    """Return the numbers of a product by cuBLASLt, and the function that makes its run of them.
+
+    None if an operand is staged or the sum is empty: then each launch is built.
+    """
+    x, out = Operands(launch), launch.outputs[0]
+    if x.kind not in DATA or x.a_at is None or x.b_at is None or x.d_at is None or x.inner == 0:
+        return None
+    gemm = x.gemm(_uses_tf32(launch, device) and x.kind is float32)
+    if len(launch.inputs) == 2:
+        return (gemm,), partial(_PlainProduct, device, x.turned)
+    added = tensors(launch)[0]
+    return (gemm, x.c_at, added, out), partial(_SumOfProducts, driver, device, x.turned, x.bias)
 
 
 def direct_product(launch: Launch, device: CudaDevice) -> KernelProgram | None:
@@ -101,7 +122,7 @@ class Operands:
         found = self._matrix(x, self.kind)
         if found is None:
             other = self._matrix(transpose_meta(x), self.kind)
-            return None if other is None else replace(other, transposed=True)
+            return None if other is None else other._replace(transposed=True)
         return found
 
     def gemm(self, tf32: bool) -> Gemm:
@@ -156,29 +177,112 @@ def _seen_as(x: Meta, shape: tuple[int, ...]) -> Meta | None:
 # -- launches -----------------------------------------------------------------------------------------------
 
 
+def _library_of(device: CudaDevice) -> CublasLt:
+    if device.blas is None:
+        device.blas = CublasLt()
+    library: CublasLt = device.blas
+    return library
+
+
+class _PlainProduct:
+    """The product A B of operands that the library reads in place."""
+
+    def __init__(self, device: CudaDevice, turned: bool, gemm: Gemm) -> None:
+        self._device, self._turned = device, turned
+        self._product = Product(_library_of(device), gemm)
+
+    def __call__(self, ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
+        d, a, b = ptrs
+        if self._turned:
+            a, b = b, a
+        self.multiply(a, b, d, native, stream)
+
+    def multiply(self, a: int, b: int, d: int, native: Any, stream: int) -> None:
+        product, place = self._product, self._device.workspace_of(stream, WORKSPACE, native)
+        product(b, a, d, d, product.one, product.zero, place)
+
+
+class _SumOfProducts:
+    """The sum beta C + alpha A B of factors that the library reads in place.
+
+    If C has D's layout it is read in place; a row is added by the product's epilogue if beta is 1. Otherwise C is first
+    copied to D.
+    """
+
+    def __init__(
+        self,
+        driver: Any,
+        device: CudaDevice,
+        turned: bool,
+        bias: bool,
+        gemm: Gemm,
+        c: Matrix | None,
+        added: Meta,
+        target: Meta,
+    ) -> None:
+        self._driver, self._device, self._turned, self._bias, self._kind = (
+            driver,
+            device,
+            turned,
+            bias,
+            gemm.kind,
+        )
+        self._copy = None if c is not None else Launch(_COPY, (target,), (added,))
+        self._fill: Any = None
+        self._gemms = {"plain": gemm}
+        if c is not None:
+            self._gemms["added"] = gemm._replace(c=c)
+        if bias:
+            self._gemms["bias"] = gemm._replace(bias=True)
+        self._products: dict[str, Product] = {}
+        self._product(next(reversed(self._gemms)))
+
+    def _product(self, name: str) -> Product:
+        found = self._products.get(name)
+        if found is None:
+            found = self._products[name] = Product(_library_of(self._device), self._gemms[name])
+        return found
+
+    def __call__(self, ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
+        d, c, a, b = ptrs
+        if self._turned:
+            a, b = b, a
+        self.add(c, a, b, d, scalars, native, stream)
+
+    def add(self, c: int, a: int, b: int, d: int, scalars: Sequence[Any], native: Any, stream: int) -> None:
+        beta, alpha = scalars
+        name, source, factor = "added", c, beta
+        if beta == 0:
+            name, source = "plain", d
+        elif beta == 1 and self._bias:
+            name, factor = "bias", 0
+        elif self._copy is not None:
+            name, source = "plain", d
+            self._fill = self._fill or self._driver.load(self._copy, self._device.index)
+            self._driver.launch(self._fill, (d, c), (), stream)
+        product = self._product(name)
+        scale = product.one if alpha == 1 else scalar(self._kind, alpha)
+        share = product.zero if factor == 0 else product.one if factor == 1 else scalar(self._kind, factor)
+        product(b, a, source, d, scale, share, self._device.workspace_of(stream, WORKSPACE, native))
+
+
 class _ProductRoutine:
     """The common part of both product routines: operands, staging copies in temporary memory, the library."""
 
     def __init__(self, launch: Launch, device: CudaDevice, driver: Any, tf32: bool) -> None:
         self.driver, self.device = driver, device
         self.operands = x = Operands(launch)
-        self.tf32 = tf32 and x.kind is float32
         if x.kind not in DATA:
             raise NotSupportedError(f"cuBLASLt multiplies no {x.kind}")
+        self.gemm = x.gemm(tf32 and x.kind is float32)
         a, b, d = dense_meta(x.a, x.kind), dense_meta(x.b, x.kind), dense_meta(x.d, x.out)
         self._bytes = [m.nbytes for m in (a, b, d)]
         self._load_a = None if x.a_at is not None else self.step(_COPY, a, x.a)
         self._load_b = None if x.b_at is not None else self.step(_COPY, b, x.b)
         self._store_d = None if x.d_at is not None else self.step(_COPY, x.d, d)
-        self.direct = self._load_a is None and self._load_b is None and self._store_d is None
 
     def step(self, kernel: Kernel, target: Meta, *inputs: Meta | dtype) -> Any:
         return self.driver.load(Launch(kernel, (target,), inputs), self.device.index)
-
-    def library(self) -> CublasLt:
-        if self.device.blas is None:
-            self.device.blas = CublasLt()
-        return self.device.blas
 
     def call_staged(
         self, a: int, b: int, d: int, native: Any, stream: int, call: Callable[[int, int, int], None]
@@ -212,7 +316,7 @@ class _Matmul(_ProductRoutine):
         out = launch.outputs[0]
         self._empty = None if self.operands.inner else self.step(_SCALED, out, out, float32)
         if self._empty is None:
-            self._product = Product(self.library(), self.operands.gemm(self.tf32))
+            self._product = _PlainProduct(device, self.operands.turned, self.gemm)
 
     def __call__(self, ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
         d, a, b = ptrs
@@ -220,71 +324,32 @@ class _Matmul(_ProductRoutine):
             return self.driver.launch(self._empty, (d, d), (0.0,), stream)
         if self.operands.turned:
             a, b = b, a
-        product, place = self._product, self.device.workspace_of(stream, WORKSPACE, native)
-        if self.direct:
-            return product(b, a, d, d, product.one, product.zero, place)
 
         def call(a: int, b: int, d: int) -> None:
-            product(b, a, d, d, product.one, product.zero, place)
+            self._product.multiply(a, b, d, native, stream)
 
         self.call_staged(a, b, d, native, stream, call)
 
 
 class _Addmm(_ProductRoutine):
-    """The product beta C + alpha A B.
-
-    If C has D's layout it is read in place; a row is added by the product's epilogue if beta is 1. Otherwise C is first
-    copied to D.
-    """
-
     def __init__(self, launch: Launch, device: CudaDevice, driver: Any, tf32: bool) -> None:
         super().__init__(launch, device, driver, tf32)
         x, (added, _, _), out = self.operands, tensors(launch), launch.outputs[0]
         beta = launch.inputs[3]
         assert added is not None and isinstance(beta, dtype)
         self._alone = None if x.inner else self.step(_SCALED, out, added, beta)
-        if self._alone is not None:
-            return
-        target = out if x.d_at is not None else dense_meta(out, x.out)
-        self._fill = None if x.c_at is not None else self.step(_COPY, target, added)
-        gemm = x.gemm(self.tf32)
-        self._gemms = {"plain": gemm}
-        if x.c_at is not None:
-            self._gemms["added"] = replace(gemm, c=x.c_at)
-        if x.bias:
-            self._gemms["bias"] = replace(gemm, bias=True)
-        self._products: dict[str, Product] = {}
-        self._product(next(reversed(self._gemms)))
-
-    def _product(self, name: str) -> Product:
-        found = self._products.get(name)
-        if found is None:
-            found = self._products[name] = Product(self.library(), self._gemms[name])
-        return found
+        if self._alone is None:
+            target = out if x.d_at is not None else dense_meta(out, x.out)
+            self._sum = _SumOfProducts(driver, device, x.turned, x.bias, self.gemm, x.c_at, added, target)
 
     def __call__(self, ptrs: Sequence[int], scalars: Sequence[Any], native: Any, stream: int) -> None:
         d, c, a, b = ptrs
-        beta, alpha = scalars
         if self._alone is not None:
-            return self.driver.launch(self._alone, (d, c), (beta,), stream)
+            return self.driver.launch(self._alone, (d, c), scalars[:1], stream)
         if self.operands.turned:
             a, b = b, a
-        kind, place = self.operands.kind, self.device.workspace_of(stream, WORKSPACE, native)
 
         def call(a: int, b: int, d: int) -> None:
-            name, source, factor = "added", c, beta
-            if beta == 0:
-                name, source = "plain", d
-            elif beta == 1 and self.operands.bias:
-                name, factor = "bias", 0
-            elif self._fill is not None:
-                name, source = "plain", d
-                self.driver.launch(self._fill, (d, c), (), stream)
-            product = self._product(name)
-            scale = product.one if alpha == 1 else scalar(kind, alpha)
-            share = product.zero if factor == 0 else product.one if factor == 1 else scalar(kind, factor)
-            product(b, a, source, d, scale, share, place)
+            self._sum.add(c, a, b, d, scalars, native, stream)
 
-        if self.direct:
-            return call(a, b, d)
         self.call_staged(a, b, d, native, stream, call)
