@@ -248,7 +248,6 @@ def test_compile_agrees_with_pytorch_under_force_eager(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "advice"),
     [
-        (lambda: torch._dynamo.explain(print), "with PyTorch"),
         (lambda: torch._dynamo.export(print), "state_dict"),
         (lambda: torch.compiler.load_cache_artifacts(b""), "run eagerly"),
         (lambda: torch.compiler.load_compiled_function(None), "Call the Python function"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ContextDecorator
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -46,7 +47,15 @@ class _Polyfills:
 
 
 def reset() -> None:
-    """Do nothing. In PyTorch it discards compiled functions, and Flambeau keeps none."""
+    """Discard the graphs that compiled functions captured, which are then captured again.
+
+    Marks of steps (`cudagraph_mark_step_begin`) are forgotten, as in PyTorch.
+    """
+    replay = sys.modules.get(
+        "flambeau.nn.replay.replayed_function"
+    )  # loaded with the first function that replays
+    if replay is not None:
+        replay.reset()
 
 
 def run(fn: Callable[..., Any] | None = None) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, NoReturn
 
 from flambeau.core.errors import NotSupportedError
@@ -63,12 +64,24 @@ def is_inductor_supported() -> bool:
     return False
 
 
-def explain(f: Callable[..., Any], *extra_args: Any, **extra_kwargs: Any) -> NoReturn:
-    """Raise NotSupportedError: there are no captured graphs to explain."""
-    raise NotSupportedError(
-        "torch._dynamo.explain: Flambeau runs compiled functions eagerly and captures no graphs. Run the program "
-        "with PyTorch to see its graphs and graph breaks."
-    )
+def explain(f: Callable[..., Any], *extra_args: Any, **extra_kwargs: Any) -> Any:
+    """Return a report of what `mode="reduce-overhead"` captures of a function, and where and why it does not.
+
+    Called with the function alone, it returns a function of the arguments. The function then runs twice, for the
+    warm-up and the capture. `str()` of the result is a report.
+
+    Args:
+        f: The function or module, compiled or not.
+        extra_args: Its arguments, in the older form of the call.
+        extra_kwargs: Its keyword arguments.
+    """
+
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        return import_module("flambeau.nn.replay.explanation").explain(innermost_fn(f), args, kwargs)
+
+    if extra_args or extra_kwargs:
+        return inner(*extra_args, **extra_kwargs)
+    return inner
 
 
 def export(f: Callable[..., Any], *extra_args: Any, **extra_kwargs: Any) -> NoReturn:

@@ -15,7 +15,7 @@ from flambeau.compiler import config
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.names import explain_absent_names, publish
 from flambeau.nn.compilation import compile as _compile
-from flambeau.nn.compile_options import get_default_backend, set_default_backend
+from flambeau.nn.compile_options import CudagraphSteps, get_default_backend, set_default_backend
 from flambeau.nn.parameter import Parameter
 
 __all__ = [
@@ -51,7 +51,7 @@ def is_exporting() -> bool:
 
 
 def reset() -> None:
-    """Do nothing. In PyTorch it discards compiled functions, and Flambeau keeps none."""
+    """Discard the graphs that compiled functions captured, which are then captured again."""
     _dynamo.reset()
 
 
@@ -126,7 +126,11 @@ def set_enable_guard_collectives(enabled: bool) -> bool:
 
 
 def cudagraph_mark_step_begin() -> None:
-    """Do nothing. In PyTorch it marks the beginning of a step for CUDA graphs that a compiler captured."""
+    """Begin a step. What functions with `mode="reduce-overhead"` return stays valid until they run in a later step.
+
+    Without marks, each call of such a function overwrites what its previous call returned.
+    """
+    CudagraphSteps.number += 1
 
 
 def wrap_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -53,6 +53,7 @@ def skip_guard_on_globals_unsafe(guard_entries: Sequence[Any]) -> list[bool]:
     ...
 def skip_all_guards_unsafe(guard_entries: Sequence[Any]) -> list[bool]:
     ...
+from flambeau.nn.compile_options import CudagraphSteps as CudagraphSteps
 from flambeau.core.errors import NotSupportedError as NotSupportedError
 from flambeau.nn.parameter import Parameter as Parameter
 from flambeau.compiler import config as config

@@ -31,13 +31,14 @@ class KernelPending(Exception):
 
     Attributes:
         is_compiling: Returns True until the launch can be loaded.
+        wait: Waits until then.
     """
 
     __module__ = "flambeau"
 
-    def __init__(self, is_compiling: Callable[[], bool]) -> None:
+    def __init__(self, is_compiling: Callable[[], bool], wait: Callable[[], None]) -> None:
         super().__init__("the kernel is being compiled in the background; load it again later")
-        self.is_compiling = is_compiling
+        self.is_compiling, self.wait = is_compiling, wait
 
 
 class DriverError(RuntimeError):

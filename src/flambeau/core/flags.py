@@ -22,7 +22,7 @@ class Flags:
         "float16_accumulation", "float16_reductions",
         "float32_matmul_precision", "launch_blocking",
         "matmul_allow_tf32", "memory_subscribed", "mha_fastpath", "portable_random", "precisions", "profiled",
-        "rnn_allow_tf32", "sync_debug_mode",
+        "recorded", "rnn_allow_tf32", "sync_debug_mode",
     )  # fmt: skip
 
     _subscribers: list[Callable[[], None]]
@@ -48,6 +48,7 @@ class Flags:
     sync_debug_mode: int  # 1: warn of operations that wait for a device; 2: raise an error for them
     profiled: bool  # True if profilers subscribe to launches
     memory_subscribed: bool  # True if profilers subscribe to memory events
+    recorded: bool  # True while the launches of a compiled function are captured and recorded
     attention: frozenset[int]  # the numbers of torch.nn.attention's backends that may be used
     attention_order: tuple[int, ...]  # the order in which they are tried
     attention_reduced: bool  # True if attention by matrix products may sum in 16 bits
@@ -77,6 +78,7 @@ class Flags:
         put(self, "sync_debug_mode", 0)
         put(self, "profiled", False)
         put(self, "memory_subscribed", False)
+        put(self, "recorded", False)
         put(self, "mha_fastpath", True)
         put(self, "portable_random", False)
         put(self, "attention", frozenset(range(5)))
@@ -99,6 +101,7 @@ class Flags:
         return (
             self.matmul_allow_tf32, self.cudnn_allow_tf32, self.rnn_allow_tf32, self.cudnn_enabled, self.deterministic,
             self.default_dtype, self.launch_blocking, self.profiled, self.memory_subscribed,
+            self.recorded,
         )  # fmt: skip
 
 

@@ -5,8 +5,10 @@ Problem: Programs call `torch.compile` for speed, and expect the results of eage
 Rule: A compiled function runs its Python code at each call. With the backend "inductor" its launches of pointwise
 operators are collected and issued as fused kernels: see Note [Deferred launches] in runtime/hooks/launch_deferral.py.
 Why: There is nothing to guard and nothing to recompile. Control flow, side effects and errors are those of eager code.
-Consequences: All stances but "force_eager" do this. Other backends run eagerly, and one of the program's own is never
-called. With `fullgraph=True` a function that PyTorch could not capture runs. `torch.compiler.is_compiling()` is False.
+Consequences: All stances but "force_eager" do this. With CUDA graphs ("reduce-overhead", "max-autotune", the backend
+"cudagraphs") functions are captured and replayed: see Note [Calls of replayed functions] in
+nn/replay/replayed_function.py. Other backends run eagerly, and one of the program's own is never called. With
+`fullgraph=True` a function that PyTorch could not capture runs. `torch.compiler.is_compiling()` is False.
 """
 
 from __future__ import annotations
@@ -76,12 +78,13 @@ def compile(
         fullgraph: In PyTorch, True refuses functions that are not captured as one graph. No effect here.
         dynamic: In PyTorch, whether code for variable sizes is generated. No effect here.
         backend: The name of a backend, or a function. It is checked and not called.
-        mode: The name of a set of options: "default", "reduce-overhead", "max-autotune",
-            "max-autotune-no-cudagraphs" or "lite".
-        options: Settings of `torch._inductor.config` by name.
+        mode: The name of a set of options: "default", "reduce-overhead" (replay CUDA graphs), "max-autotune" (the
+            same), "max-autotune-no-cudagraphs" or "lite".
+        options: Settings of `torch._inductor.config` by name. "triton.cudagraphs" selects CUDA graphs, and
+            `verify_every=n` compares every n-th replay with the Python code.
         name: The name of the compiled region. No effect here.
         disable: If True, `model` itself is returned.
-        recompile_limit: In PyTorch, the number of compilations for each function. No effect here.
+        recompile_limit: The number of captures of a function that replays CUDA graphs.
         isolate_recompiles: In PyTorch, whether these compilations are counted separately. No effect here.
         shapes_spec: In PyTorch, which sizes are variable. No effect here.
 
@@ -99,7 +102,9 @@ def compile(
     config = compiler_config(backend, mode, options)
     if disable or os.environ.get("TORCHDYNAMO_DISABLE", "") == "1":
         return NullDecorator()(model)
-    return CompileContext(backend, config, fullgraph, dynamic)(model)
+    context = CompileContext(backend, config, fullgraph, dynamic)
+    context.capture_limit = recompile_limit
+    return context(model)
 
 
 def _decorate(model: Any, arguments: dict[str, Any]) -> Any:
@@ -141,6 +146,7 @@ class CompileContext:
         self.compiler_config = config
         self.fullgraph = fullgraph
         self.dynamic = dynamic
+        self.capture_limit: int | None = None
 
     def get_compiler_config(self) -> dict[str, Any] | None:
         """Return the settings that PyTorch's default compiler would use."""
@@ -168,7 +174,7 @@ class CompileContext:
     def _collects(self) -> bool:
         """Return True if calls collect launches. Backends of PyTorch or of the program run functions eagerly."""
         return (
-            self.backend == "inductor"
+            self.backend in ("inductor", "cudagraphs")
             and _StanceInUse.stance.stance != "force_eager"
             and (os.environ.get("FLAMBEAU_COMPILE", "on") != "off")
         )
@@ -188,13 +194,21 @@ class CompileContext:
             cls._call_impl = self(cls._call_impl)
         return cls
 
+    def _replays(self) -> bool:
+        """Return True if calls are captured into CUDA graphs."""
+        return self.backend == "cudagraphs" or bool((self.compiler_config or {}).get("triton.cudagraphs"))
+
     def _wrap_function(self, fn: Any) -> Any:
+        replayed = _load_replay().ReplayedFunction(fn, self) if self._replays() else None
+
         @functools.wraps(fn)
         def compile_wrapper(*args: Any, **kwargs: Any) -> Any:
             if _StanceInUse.stance.stance not in STANCES:
                 raise RuntimeError(f"invalid torch.compile stance '{_StanceInUse.stance}'")
             if not self._collects():
                 return fn(*args, **kwargs)
+            if replayed is not None:
+                return replayed(*args, **kwargs)
             with _load_collecting().collected_launches():
                 return fn(*args, **kwargs)
 
@@ -247,6 +261,11 @@ class DisableContext(CompileContext):
 def _load_collecting() -> Any:
     """Return the module that collects launches, which programs without compiled functions do not load."""
     return importlib.import_module("flambeau.tensor.fusion.collecting")
+
+
+def _load_replay() -> Any:
+    """Return the module that replays functions, which only programs with such functions load."""
+    return importlib.import_module("flambeau.nn.replay.replayed_function")
 
 
 def _check_callable(fn: object) -> None:

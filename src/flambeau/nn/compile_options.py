@@ -11,7 +11,7 @@ from flambeau.nn.compiler_settings import settings_of
 
 Backend = Callable[..., Any]
 
-# PyTorch's backends and their tags. They select how PyTorch compiles; Flambeau runs each of them eagerly.
+# PyTorch's backends and their tags. "inductor" and "cudagraphs" compile; all others run functions eagerly.
 _NAMES = {
     "": ("cudagraphs", "inductor", "openxla", "tvm"),
     "debug": (
@@ -95,6 +95,9 @@ def _check_options(options: dict[str, Any]) -> dict[str, Any]:
     for key, value in options.items():
         if key in ("guard_filter_fn", "use_aoti"):
             continue
+        if key == "verify_every":
+            changes[key] = _check_count(key, value)
+            continue
         name = key.replace("-", "_")
         if name not in known:
             raise RuntimeError(f"Unexpected optimization option {key}, known options are {list(known)}")
@@ -105,6 +108,25 @@ def _check_options(options: dict[str, Any]) -> dict[str, Any]:
             )
         changes[name] = value
     return changes
+
+
+def _check_count(key: str, value: Any) -> int:
+    """Return the value of Flambeau's option for replayed functions, a number of replays."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise RuntimeError(f"Unexpected type of attr {key}, got {type(value).__name__} should be int")
+    if value < 0:
+        raise RuntimeError(f"option {key} must not be negative, got {value}")
+    return value
+
+
+class CudagraphSteps:
+    """The steps that the program marks by `torch.compiler.cudagraph_mark_step_begin`.
+
+    Attributes:
+        number: The number of marks; 0 if the program makes none, so that each call begins a step.
+    """
+
+    number = 0
 
 
 # -- backends -----------------------------------------------------------------------------------------------------

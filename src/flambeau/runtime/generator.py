@@ -21,6 +21,7 @@ from flambeau.core.names import lacks
 from flambeau.core.random import MersenneTwister
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
+from flambeau.runtime.hooks import capture_breaks
 from flambeau.runtime.philox import Draws, Philox
 
 DEFAULT_SEED = 67280421310721
@@ -68,7 +69,9 @@ class Generator:
         if self.engine is not None:
             with self.lock:
                 self.engine.reseed(seed)
-        elif self._draws() is None:
+            return self
+        capture_breaks.leave("a generator is seeded")
+        if self._draws() is None:
             with self.philox.lock:
                 self.philox.seed, self.philox.offset = seed, 0
         else:
@@ -217,6 +220,7 @@ class Generator:
             )
 
     def _refuse_in_capture(self, what: str) -> None:
+        capture_breaks.leave("the state of a generator is read or set")
         if self.engine is None and self._draws() is not None:
             raise RuntimeError(f"Cannot call CUDAGeneratorImpl::{what} during CUDA graph capture")
 

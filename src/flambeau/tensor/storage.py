@@ -111,6 +111,43 @@ class DeferredStorage(Storage):
             super().__del__()
 
 
+class GraphStorage(DeferredStorage):
+    """Memory of a CUDA graph's pool that a compiled function returned, until the graph runs again.
+
+    Then `call` is an object whose `issue` raises, and so does every use of the address.
+
+    Attributes:
+        owner: The storage that holds the block of the pool.
+    """
+
+    __slots__ = ()
+
+    def share(self) -> None:
+        """Record a use on another stream, which the next run of the graph must wait for."""
+        self.owner.is_used_elsewhere = True  # type: ignore[attr-defined]
+
+    def __del__(self) -> None:
+        """Leave the memory to `owner`."""
+
+
+def graph_storage(owner: Any, captured: Storage, stream: int) -> GraphStorage:
+    """Return the storage of a result of a graph's run.
+
+    Args:
+        owner: What keeps the memory; notified of uses on other streams.
+        captured: The storage that the capture allocated for the result.
+        stream: The stream of the run.
+    """
+    memory: GraphStorage = object.__new__(GraphStorage)
+    memory.ptr, memory.nbytes, memory.context, memory.stream = (
+        captured.ptr, captured.nbytes, captured.context, stream,
+    )  # fmt: skip
+    memory.block = memory.call = None
+    memory.owner, memory.pinned = owner, False
+    memory.version = min(captured.version, 0)
+    return memory
+
+
 def defer_storage(call: Any, nbytes: int, context: Context, stream: int) -> DeferredStorage:
     """Return the storage of a pending call's result, which will be allocated on `stream`."""
     memory: DeferredStorage = object.__new__(DeferredStorage)

@@ -109,7 +109,7 @@ class Tensor(TensorMethods):
             """Return the address of a deferred result. Raise for absent names, and for properties that raise
             AttributeError: these say why themselves.
             """
-            if name == "ptr" and self.memory.__class__ is DeferredStorage:
+            if name == "ptr" and isinstance(self.memory, DeferredStorage):
                 self.ptr = ptr = self.memory.ptr + self.deferred_offset
                 return ptr
             there = getattr(type(self), name, None)

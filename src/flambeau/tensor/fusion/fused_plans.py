@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from flambeau.core.errors import DriverError, KernelPending, NotSupportedError
+from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.driver.api import FusedStep, FusedView, Launch, Launcher
 from flambeau.ops.pointwise.fusion import fuse
@@ -67,7 +68,7 @@ class FusedPart(NamedTuple):
 FusedCall = tuple[FusedPart, ...]
 """The kernels of a group, in their order."""
 
-_plans: dict[tuple[Context, Recipe], Launcher | None] = {}  # None: the group is launched call by call
+_plans: dict[tuple[Any, ...], Launcher | None] = {}  # None: the group is launched call by call
 _compiling: dict[tuple[Context, Recipe], Callable[[], bool]] = {}  # True until a kernel can be loaded
 
 _calls: dict[tuple[Any, ...], FusedCall] = {}
@@ -86,11 +87,14 @@ def remember(key: tuple[Any, ...], call: FusedCall) -> None:
 
 
 def find(context: Context, recipe: Recipe) -> Launcher | None:
-    """Return what launches a group's kernel; None while it is compiled in the background, or if it cannot be."""
-    key = context, recipe
+    """Return what launches a group's kernel; None while it is compiled in the background, or if it cannot be.
+
+    A capture waits for the compiler, because its graph runs often.
+    """
+    key = context, recipe, flags.recorded
     if key in _plans:
         return _plans[key]
-    is_compiling = _compiling.get(key)
+    is_compiling = None if flags.recorded else _compiling.get((context, recipe))
     return None if is_compiling is not None and is_compiling() else _load(context, recipe)
 
 
@@ -102,15 +106,18 @@ def _load(context: Context, recipe: Recipe) -> Launcher | None:
     try:
         launcher = driver.launcher(driver.load(launch, context.driver_index))
     except KernelPending as pending:
+        if flags.recorded:
+            pending.wait()
+            return _load(context, recipe)
         _compiling[context, recipe] = pending.is_compiling
         return None
     except (DriverError, NotSupportedError, ImportError, OSError) as error:
         if fusion_log.is_on():
             fusion_log.write_refusal(launch, error)
-        _plans[context, recipe] = None
+        _plans[context, recipe, flags.recorded] = None
         return None
     _compiling.pop((context, recipe), None)
-    _plans[context, recipe] = launcher
+    _plans[context, recipe, flags.recorded] = launcher
     return launcher
 
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from flambeau.core.callsite import Site, line_of
 from flambeau.core.errors import OutOfMemoryError
+from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Fold, Launch, Routine, is_join, is_softmax
 from flambeau.runtime.hooks import launch_deferral
@@ -138,7 +139,7 @@ class PendingGroup:
         self.writers: dict[int, int] = {}
         self.failure: BaseException | None = None
         self.is_logged = fusion_log.is_on()
-        self.asks_sites = self.is_logged or context.driver.runs_bodies
+        self.asks_sites = self.is_logged or context.driver.runs_bodies or flags.recorded
         self._storages: dict[int, Storage] = {}
         self._places: dict[tuple[int, Meta], int] = {}
 

@@ -81,7 +81,7 @@ class Functions:
             compilation = self._compilations[device.capability, source] = Compilation(compiler, source)
             compilation.start()
         if compilation.is_alive():
-            raise KernelPending(compilation.is_alive)
+            raise KernelPending(compilation.is_alive, compilation.join)
         if compilation.error is not None:
             raise compilation.error
 
