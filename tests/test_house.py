@@ -21,7 +21,7 @@ PACKAGE = TESTS.parent / "src" / "flambeau"
 ROOMS = [
     {"core"},
     {"driver.api"},
-    {"driver.meetings", "driver.fused_boxes"},
+    {"driver.meetings", "driver.fused_boxes", "driver.row_shares"},
     {"driver.host", "driver.virtual", "driver.cuda"},
     {"driver.registry"},
     {"observe"},

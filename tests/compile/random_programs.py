@@ -191,6 +191,20 @@ class Walk:
         if self.choice.random() < 0.2:
             self.keep(self.choice.choice([x, y]))
 
+    def normalize(self) -> None:
+        """Normalize rows of a sum, and compute with the result."""
+        x = self.any().float() + self.any()
+        if not x.ndim:
+            return
+        weight, functional = torch.ones(x.shape[-1], device="cuda") * 0.5, torch.nn.functional
+        if self.choice.random() < 0.5:
+            y = functional.layer_norm(x, x.shape[-1:], weight, self.choice.choice([None, weight + 1]))
+        else:
+            y = functional.rms_norm(x, x.shape[-1:], self.choice.choice([None, weight]))
+        self.keep(self.choice.choice([y * 0.9, y + x, y[..., 1:] * 2, y.half()]))
+        if self.choice.random() < 0.2:
+            self.keep(self.choice.choice([x, y]))
+
     def turned(self) -> None:
         """Read views of a result that dies, or that lives on."""
         x = self.any() + self.any()
@@ -355,6 +369,9 @@ class Walk:
     def grad(self) -> None:
         w = torch.randn(4, 6, device="cuda", requires_grad=True)
         y = (w * self.any().detach().float()).sin() * 2
+        y = self.choice.choice(
+            [y, y.softmax(-1), torch.log_softmax(y, -1) - 1, torch.nn.functional.rms_norm(y, (6,))]
+        )
         if self.choice.random() < 0.5:
             y.register_hook(lambda g: g * 2 + 1)
         if self.choice.random() < 0.3:
@@ -381,7 +398,7 @@ class Walk:
 
 ACTIONS = {
     "unary": 8, "binary": 10, "scalar_first": 4, "where": 3, "chain": 6, "long_chain": 0.5, "cast": 2, "addcmul": 2, "gelu": 1,
-    "view": 6, "in_place": 6, "write_after_read": 2, "out": 2, "put": 2, "halves": 3, "turned": 4, "soften": 3, "swap_data": 1, "resize": 1,
+    "view": 6, "in_place": 6, "write_after_read": 2, "out": 2, "put": 2, "halves": 3, "turned": 4, "soften": 3, "normalize": 2, "swap_data": 1, "resize": 1,
     "rows": 4, "center": 2, "reduce": 2, "norm": 2, "product": 1, "branch": 2, "show": 1, "address": 1, "wrong": 1, "stop": 0.5, "random": 1,
     "host": 1, "devices": 1, "stream": 2, "event": 1, "nested": 0.5, "disabled": 0.5, "autocast": 1, "no_grad": 1,
     "backward": 2, "grad": 2, "packed": 1, "optimizer": 0.5,

@@ -432,11 +432,14 @@ class Routine(Record):
             `builder` builds all launches.
         structure: Function like `library` for a launch whose sizes may be symbols, see `Driver.generic`. It returns
             numbers and the function that makes the steps of them; None if each launch must be loaded. "" for none.
+        row_dims: The dims of rows whose elements the threads hold in registers, if that is how the kernel computes one
+            output; None for other kernels. Inputs of the output's shape are held, and others belong to a row's places.
     """
 
     builder: str = ""
     library: str = ""
     structure: str = ""
+    row_dims: Callable[[Launch], tuple[int, ...]] | None = None
 
 
 class Lists(Record):
@@ -538,15 +541,17 @@ def is_join(launch: Launch) -> bool:
     return isinstance(form, Routine) and form.builder == "index.joining:cat"
 
 
-def is_softmax(launch: Launch) -> bool:
-    """Return True for `softmax` and `log_softmax`, whose params are the dim and the dtype that is converted to."""
+def holds_rows(launch: Launch) -> bool:
+    """Return True for operators whose kernel holds rows in registers: softmax, layer and RMS normalization, gradients
+    of softmax.
+    """
     form = launch.kernel.cuda
-    return isinstance(form, Routine) and form.builder in ("nn.softmax:softmax", "nn.softmax:log_softmax")
+    return isinstance(form, Routine) and form.row_dims is not None
 
 
-def has_softmax(form: Fused) -> bool:
-    """Return True if a step of a fused kernel is a softmax."""
-    return any(isinstance(step, FusedStep) and is_softmax(step.launch) for step in form.steps)
+def has_held_rows(form: Fused) -> bool:
+    """Return True if a step of a fused kernel holds rows in registers."""
+    return any(isinstance(step, FusedStep) and holds_rows(step.launch) for step in form.steps)
 
 
 def host_body(launch: Launch) -> Body:

@@ -22,7 +22,7 @@ from flambeau.core.random import DrawGrid
 from flambeau.driver.api import Fold, FusedStep, FusedView, Launch
 from flambeau.driver.cuda import build
 from flambeau.driver.cuda.codegen import fused, fused_rows
-from flambeau.driver.cuda.nn import fused_softmax
+from flambeau.driver.cuda.nn import fused_held_rows
 from flambeau.ops.op import Op, table
 from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_rows, fuse
 from flambeau.ops.pointwise.pointwise import Pointwise
@@ -158,6 +158,26 @@ def _reduces_by_dims(op: Op) -> bool:
     return op.name in ("sum", "nansum", "mean", "nanmean", "prod", "amax", "amin")
 
 
+def test_fused_normalization_compiles() -> None:
+    """Compile a layer normalization of a sum with dropout, of which the product with a strided input is stored."""
+    x = Meta.contiguous_of((300, 1024), flambeau.float32, GPU)
+    weight = x.with_(shape=(1024,), strides=(1,))
+    strided = x.with_(strides=(2048, 2))
+    found = dropout_mask.rule((int, int, float), (x, DrawGrid(132, 2048)))
+    mask = Launch(dropout_mask.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
+    norm = table["layer_norm"]
+    found = norm.rule([x, weight, weight], (1, 1e-5, (True, True)))
+    steps = [
+        FusedStep(mask, (3, 4, 5)),
+        FusedStep(_launch_op(dropout_scale, [x, mask.outputs[0], float]), (0, -1, 5)),
+        FusedStep(Launch(norm.kernel, found.outputs, found.inputs, found.params), (-2, 1, 1)),
+        FusedStep(_launch("mul", [x, strided]), (-3, 2)),
+    ]
+    inputs = (x, weight, strided, *mask.inputs)
+    launch = fuse(steps, inputs, [1, 3], [x, x]).with_(capability=(9, 0))
+    compile_each([_source(launch)])
+
+
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 def test_fused_softmax_compiles(name: str) -> None:
     """Compile a softmax of a product, of which the sum with a strided input is stored."""
@@ -171,4 +191,4 @@ def test_fused_softmax_compiles(name: str) -> None:
     ]
     launch = fuse(steps, [x, strided], [0, 2], [x, x]).with_(capability=(9, 0))
     form: Any = launch.kernel.cuda
-    compile_each([fused_softmax.program(launch, form).name_and_source(launch)[1]])
+    compile_each([fused_held_rows.program(launch, form).name_and_source(launch)[1]])

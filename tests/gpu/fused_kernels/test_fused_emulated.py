@@ -19,9 +19,10 @@ from flambeau.core.flags import flags
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.driver.api import FusedStep, Launch
+from flambeau.driver.row_shares import can_fuse_held_rows
 from flambeau.ops.copy import copy
 from flambeau.ops.op import Op, table
-from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_join, can_fuse_rows, can_fuse_softmax, fuse
+from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_join, can_fuse_rows, fuse
 from flambeau.testing import operators
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
@@ -54,7 +55,9 @@ class Chain:
         metas = [self.meta(a) for a in args]
         found = op.rule(metas, params + tuple([getattr(flags, name) for name in op.flags]))
         launch = Launch(op.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
-        assert can_fuse(launch) or can_fuse_rows(launch) or can_fuse_join(launch) or can_fuse_softmax(launch)
+        assert (
+            can_fuse(launch) or can_fuse_rows(launch) or can_fuse_join(launch) or can_fuse_held_rows(launch)
+        )
         values = [self.value(a, x) for a, x in zip(args, found.inputs, strict=True)]
         sources = []
         for a, x, value in zip(args, found.inputs, values, strict=True):

@@ -17,7 +17,7 @@ from flambeau.driver.api import (
     Routine,
     Scan,
     Source,
-    has_softmax,
+    has_held_rows,
 )
 from flambeau.driver.cuda.codegen import (
     fused,
@@ -32,7 +32,7 @@ from flambeau.driver.cuda.codegen import (
 )
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
-from flambeau.driver.cuda.nn import fused_softmax
+from flambeau.driver.cuda.nn import fused_held_rows
 
 Run = Callable[[Sequence[int], Sequence[Any], Any, int], None]
 """A launch that is more than one kernel: `run(ptrs, scalars, native stream, stream handle)`."""
@@ -68,8 +68,8 @@ def build_kernels(launch: Launch, device: CudaDevice) -> KernelProgram | multi_k
     if isinstance(form, Expressions):
         return pointwise_several.program(launch, form)
     if isinstance(form, Fused):
-        if has_softmax(form):
-            return fused_softmax.program(launch, form)
+        if has_held_rows(form):
+            return fused_held_rows.program(launch, form)
         return fused_rows.program(launch, form) if form.has_rows else fused.program(launch, form)
     if isinstance(form, Fold):
         return reduction.program(launch, form, device.properties.multi_processor_count)

@@ -151,6 +151,11 @@ def _rows_host(normalize: Callable[[Array, float], Array]) -> Callable[[Launch],
     return host
 
 
+def _layer_dims(launch: Launch) -> tuple[int, ...]:
+    ndim = launch.outputs[0].ndim
+    return tuple(range(ndim - launch.params[0], ndim))
+
+
 def _layer_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     yield (make(3, 4, 5), make(5), make(5)), (1, 1e-5, (True, True))
     yield (make(3, 4, 5), make(4, 5)), (2, 1e-3, (True, False))
@@ -170,7 +175,7 @@ layer_norm = define(
             "layer_norm",
             _rows_host(_standardize),
             _flops,
-            cuda=Routine("nn.normalizing:layer_norm"),
+            cuda=Routine("nn.normalizing:layer_norm", row_dims=_layer_dims),
             workspace=workspaces.moments_of_rows,
             work=row_work.norm_of_rows,
             fast=HostRoutine("normalization:layer_norm", ulps=16),
@@ -191,7 +196,7 @@ rms_norm = define(
             "rms_norm",
             _rows_host(_divide_by_root),
             _flops,
-            cuda=Routine("nn.normalizing:rms_norm"),
+            cuda=Routine("nn.normalizing:rms_norm", row_dims=_layer_dims),
             work=row_work.norm_of_rows,
             fast=HostRoutine("normalization:rms_norm", ulps=16),
         ),

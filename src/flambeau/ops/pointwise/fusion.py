@@ -24,12 +24,10 @@ from flambeau.driver.api import (
     Launch,
     host_body,
     is_join,
-    is_softmax,
 )
 from flambeau.ops.pointwise.pointwise_body import Array
 
 _NAMED = 6  # operators that a kernel's name lists
-_MOST_ROW_BYTES = 1 << 17  # that a block's threads hold: see `Rows` in driver/cuda/codegen/rows.py
 
 
 def can_fuse(launch: Launch) -> bool:
@@ -54,16 +52,6 @@ def can_fuse_join(launch: Launch) -> bool:
     return is_join(launch) and all(
         isinstance(x, Meta) and x.dtype is out.dtype and x.numel > 0 for x in launch.inputs
     )
-
-
-def can_fuse_softmax(launch: Launch) -> bool:
-    """Return True for a softmax over contiguous rows that threads hold in registers."""
-    out, x = launch.outputs[0], launch.inputs[0]
-    if not is_softmax(launch) or not isinstance(x, Meta) or not x.ndim:
-        return False
-    dim, kind = launch.params
-    fits = x.shape[-1] * max(kind.itemsize, 4) <= _MOST_ROW_BYTES
-    return dim == x.ndim - 1 and x.plain and out.plain and fits
 
 
 def can_fuse_rows(launch: Launch) -> bool:

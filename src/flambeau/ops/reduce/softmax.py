@@ -72,7 +72,7 @@ def _define(name: str, formula: Callable[[Array, int], Array], stub: str, deriva
         name,
         _host_of(formula),
         lambda launch: 12 * launch.outputs[0].numel,
-        cuda=Routine(f"nn.softmax:{name}"),
+        cuda=Routine(f"nn.softmax:{name}", row_dims=lambda launch: launch.params[:1]),
         work=row_work.softmax,
         fast=HostRoutine(f"softmax:{name}", ulps=8),
     )

@@ -72,7 +72,7 @@ def _define(name: str, rows: Callable[[Array, Array], Array], derivative: Deriva
         name,
         _host_of(rows),
         lambda launch: 8 * launch.outputs[0].numel,
-        cuda=Routine(f"nn.softmax:{name}"),
+        cuda=Routine(f"nn.softmax:{name}", row_dims=lambda launch: launch.params[:1]),
         work=row_work.softmax_gradient,
     )
     return define(Op(name, _rule, kernel, FLOATS, _samples, derivative=derivative))

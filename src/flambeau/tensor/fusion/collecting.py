@@ -16,7 +16,8 @@ from flambeau.core.flags import flags
 from flambeau.core.host.turn_scheduler import seat
 from flambeau.core.meta import Meta
 from flambeau.driver.api import AUTOCAST, Launch, is_join
-from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_join, can_fuse_rows, can_fuse_softmax
+from flambeau.driver.row_shares import can_fuse_held_rows
+from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_join, can_fuse_rows
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.hooks import launch_deferral
@@ -65,7 +66,7 @@ def can_collect(launch: Launch, context: Any) -> bool:
     out = launch.outputs[0]
     if context.index < 0 or out.numel == 0 or out.ndim > _MOST_DIMS or launch.kernel.name == AUTOCAST:
         return False  # all streams share what autocast casts
-    if can_fuse_join(launch) or can_fuse_softmax(launch):
+    if can_fuse_join(launch) or can_fuse_held_rows(launch):
         return True
     if can_fuse_rows(launch):
         return _keeps_device_busy(launch, context)

@@ -25,7 +25,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Fold, Fused, FusedView, Launcher, has_softmax, is_drawn, is_join
+from flambeau.driver.api import Fold, Fused, FusedView, Launcher, has_held_rows, is_drawn, is_join
 from flambeau.driver.fused_boxes import NotInlined, boxes, has_views
 from flambeau.tensor.fusion import fused_plans
 from flambeau.tensor.fusion.fused_plans import FusedPart, Recipe
@@ -112,7 +112,7 @@ class NeededCalls:
         launch = self.group.calls[k].launch
         domain = self.group.domain(launch.outputs[0].shape)
         group = self.group
-        has_rows, moves = group.has_softmax or group.rows is not None, group.has_join or bool(group.views)
+        has_rows, moves = group.has_held_rows or group.rows is not None, group.has_join or bool(group.views)
         return has_rows and is_join(launch), moves and is_drawn(launch), domain
 
     def _stored_sources(self, k: int) -> Iterator[tuple[int, bool]]:
@@ -315,7 +315,7 @@ def _find_not_inlined(recipe: Recipe) -> int | None:
     assert isinstance(form, Fused)
     if not has_views(form):
         return None
-    if form.has_rows or has_softmax(form):
+    if form.has_rows or has_held_rows(form):
         return next(
             k for k, step in enumerate(form.steps) if isinstance(step, FusedView) or is_join(step.launch)
         )

@@ -23,7 +23,7 @@ from flambeau.core.callsite import Site, line_of
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Fold, Launch, Routine, is_join, is_softmax
+from flambeau.driver.api import Fold, Launch, Routine, holds_rows, is_join
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.runtime.streams.stream import Stream
 from flambeau.tensor.fusion import fused_plans, fusion_log
@@ -119,7 +119,7 @@ class PendingGroup:
         context, stream: What all calls have in common.
         shapes: The shapes of the results, and of the elements that are reduced.
         rows: The rows that are reduced; None if there is no reduction.
-        has_softmax, has_join: True if a call is a softmax, or a `cat`.
+        has_held_rows, has_join: True if a call holds rows in registers, as softmax does, or is a `cat`.
         is_logged: True if the log of groups is on.
         asks_sites: True if somebody asks where the program made the calls.
         calls, inputs, views: The calls, the operands that exist already, and the views of results. Empty once the
@@ -132,7 +132,7 @@ class PendingGroup:
         self.context, self.stream = context, stream
         self.shapes = {shape}
         self.rows: GroupRows | None = None
-        self.has_softmax = self.has_join = False
+        self.has_held_rows = self.has_join = False
         self.calls: list[PendingCall] = []
         self.inputs: list[GroupInput] = []
         self.views: list[PendingView] = []
@@ -148,7 +148,7 @@ class PendingGroup:
         if len(self.calls) >= _MOST_CALLS or len(self.inputs) >= _MOST_INPUTS:
             return "the group is full"
         reduces = is_reduction(launch)
-        if (self.has_softmax and (reduces or is_softmax(launch))) or (self.rows and is_softmax(launch)):
+        if (self.has_held_rows and (reduces or holds_rows(launch))) or (self.rows and holds_rows(launch)):
             return "the next call divides rows among other threads"
         shape = rows_of(launch).of if reduces else launch.outputs[0].shape
         if shape not in self.shapes and (self.writers or not self._is_related(args)):
@@ -176,9 +176,12 @@ class PendingGroup:
         return any(self._computes(memory) or id(memory) in self._storages for memory in memories)
 
     def _reads_views(self, launch: Launch, args: Sequence[Any]) -> bool:
-        """Return True if an argument is a view of a result of this group."""
+        """Return True if a call reads a view of a result of this group, or a row that its rows share."""
+        shares = holds_rows(launch)
         return any(
-            isinstance(x, Meta) and self._computes(a.memory) and not self._is_whole(a, x)
+            isinstance(x, Meta)
+            and self._computes(a.memory)
+            and (not self._is_whole(a, x) or (shares and not _has_shape(x, launch.outputs[0].shape)))
             for x, a in zip(launch.inputs, args, strict=True)
         )
 
@@ -280,7 +283,11 @@ class PendingGroup:
     def _append(
         self, launch: Launch, plan: Any, args: Sequence[Any], numbers: Sequence[Any], site: Site | None
     ) -> PendingCall:
-        if numbers:
+        if holds_rows(launch):
+            shape = launch.outputs[0].shape
+            read = [self._source if _has_shape(x, shape) else self._source_beside for x in launch.inputs]
+            sources = tuple([find(x, a) for find, x, a in zip(read, launch.inputs, args, strict=True)])
+        elif numbers:
             values = iter(numbers)
             operands = zip(launch.inputs, args, strict=True)
             sources = tuple(
@@ -295,7 +302,7 @@ class PendingGroup:
         self.calls.append(call)
         self.shapes.add(launch.outputs[0].shape)
         if launch.kernel.cuda.__class__ is Routine:
-            self.has_softmax = self.has_softmax or is_softmax(launch)
+            self.has_held_rows = self.has_held_rows or holds_rows(launch)
             self.has_join = self.has_join or is_join(launch)
         if self.rows is None and is_reduction(launch):
             self.rows = rows_of(launch)
@@ -317,6 +324,13 @@ class PendingGroup:
             return -1 - position if is_whole else self._view(position, operand, arg.deferred_offset)
         place = self._place(arg.ptr, operand, memory)
         return -1 - self.writers[place] if place in self.writers else place
+
+    def _source_beside(self, operand: Any, arg: Any) -> int:
+        """Return the value of a row that all rows of a call share, such as a weight: as a view, if it is a result."""
+        memory = arg.memory
+        if self._computes(memory):
+            return self._view(memory.call.position, operand, arg.deferred_offset)
+        return self._source(operand, arg)
 
     def _view(self, position: int, operand: Meta, offset: int) -> int:
         """Return the source for a view of the result of a call."""
@@ -512,6 +526,10 @@ class PendingGroup:
 
     def sizes_of_inputs(self) -> list[int]:
         return [s.nbytes for s in self._storages.values()]
+
+
+def _has_shape(operand: Any, shape: tuple[int, ...]) -> bool:
+    return isinstance(operand, Meta) and operand.shape == shape
 
 
 def _launch_alone(group: PendingGroup, live: dict[int, DeferredStorage]) -> None:

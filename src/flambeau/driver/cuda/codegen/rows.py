@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import NamedTuple
 
 from flambeau.core.dtype import bfloat16, dtype, float16, float32
 from flambeau.core.layout import Dims
@@ -15,9 +16,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.cuda.codegen.elements import file, i64
 from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk, walk_dims
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
-
-_MOST_THREADS = 1024
-_HELD = 128  # the maximum number of bytes that a thread holds in registers
+from flambeau.driver.row_shares import is_held, share_row, vector_of
 
 
 def computing(kind: dtype) -> dtype:
@@ -61,12 +60,12 @@ class Rows:
         self.vector = self._vector()
         self.threads, self.vectors = self._shared_out()
         self.kind = computing(kind)
-        self.fits = self.vectors * self.vector * self.kind.itemsize * arrays <= _HELD
+        self.fits = is_held(self.vectors * self.vector, self.kind.itemsize, arrays)
         self._steps = (kind, self.kind)
 
     def _vector(self) -> int:
         """Return the number of elements of one memory access: up to 16 bytes if output and input allow it."""
-        vector = 16 // max(x.itemsize for x in self.operands[:2])
+        vector = vector_of(max(x.itemsize for x in self.operands[:2]))
         while vector > 1 and not (self.inner and self._divides(vector)):
             vector //= 2
         return max(vector, 1)
@@ -78,9 +77,10 @@ class Rows:
 
     def _shared_out(self) -> tuple[int, int]:
         """Return how many threads share a row, a power of two, and how many vectors each of them holds."""
-        vectors = -(-self.length // self.vector)
-        threads = _power_of_two(-(-vectors // 4))
-        threads = min(threads, _MOST_THREADS) if self.inner else min(max(threads, 4), 32)
+        threads, held = share_row(self.length, self.vector)
+        if self.inner:
+            return threads, held
+        threads, vectors = min(max(threads, 4), 32), -(-self.length // self.vector)
         return threads, -(-vectors // threads)
 
     def program(self, body: str, functions: str = "", numbers: Sequence[float] = ()) -> KernelProgram:
@@ -123,5 +123,21 @@ def _walk_dims(
     return walk_dims([shape[d] for d in dims], [[s[d] for d in dims] for s in strides], ordered)
 
 
-def _power_of_two(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
+class HeldRows(NamedTuple):
+    """The computation of an operator whose threads hold rows, as a part of a fused kernel.
+
+    Attributes:
+        rows: How threads share the rows.
+        held: The inputs that are held: one as `held`, or two as the members x and y of `two`.
+        functions: C++ functions that the rest calls.
+        statements: C++ that computes numbers of the row, and changes what is held.
+        element: The C++ expression of a result, of the held a, or a and b, and of the other inputs b0, b1, ...
+        numbers: Numbers k0, k1, ... that the statements use.
+    """
+
+    rows: Rows
+    held: tuple[int, ...]
+    functions: str
+    statements: str
+    element: str
+    numbers: tuple[float, ...] = ()

@@ -14,7 +14,7 @@ from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Fold, Kernel, Launch
 from flambeau.driver.cuda.codegen import pointwise, reduction
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, no_host
-from flambeau.driver.cuda.codegen.rows import Rows, computing
+from flambeau.driver.cuda.codegen.rows import HeldRows, Rows, computing
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
 
@@ -96,8 +96,7 @@ def _build_one_pass(norm: _Norm, rows: Rows) -> KernelProgram:
     beside = range(2, 2 + len(norm.more))
     loads = "".join([f"    auto w{at} = taken(p{at} + p[{at}], along.stride[{at}][0]);\n" for at in beside])
     value = norm.affine("held[k][v] * scale", [f"to<C>(w{at}[v])" for at in beside])
-    body = f"""  auto sum = [](C a, C b) {{ return a + b; }};
-{_ROOT if norm.rms else _CENTER}  const C scale = 1 / sqrt_(squares / (C)n + (C)k0);
+    body = f"""{_statements(norm.rms)}
 #pragma unroll
   for (int k = 0; k < K; ++k) {{
     Index j, p[OPS];
@@ -108,6 +107,26 @@ def _build_one_pass(norm: _Norm, rows: Rows) -> KernelProgram:
     put(out + p[0], r);
   }}"""
     return rows.program(body, numbers=(norm.eps,))
+
+
+def _statements(rms: bool) -> str:
+    """Return C++ that computes the scale of the row that threads hold, and subtracts the mean from what they hold."""
+    return f"""  auto sum = [](C a, C b) {{ return a + b; }};
+{_ROOT if rms else _CENTER}  const C scale = 1 / sqrt_(squares / (C)n + (C)k0);"""
+
+
+def held_rows(launch: Launch) -> HeldRows:
+    """Return the computation of layer_norm or rms_norm."""
+    norm = _layer(launch, rms=launch.kernel.name == "rms_norm")
+    names = [f"b{k}" for k in range(len(norm.more))]
+    return HeldRows(
+        _rows_of(norm), (0,), "", _statements(norm.rms), norm.affine("a * scale", names), (norm.eps,)
+    )
+
+
+def _rows_of(norm: _Norm) -> Rows:
+    operands = (norm.out, norm.x, *norm.more)
+    return Rows(norm.x.dtype, norm.x.shape, operands, [meta.strides for meta in operands], norm.dims)
 
 
 _ROOT = """  const C squares = over_row(held, row, C(0), [](C a) { return a * a; }, sum);
@@ -190,8 +209,7 @@ def _build_apply(norm: _Norm, value: str, moments: Sequence[Meta]) -> KernelProg
 def _normalization_builder(described: Callable[[Launch], _Norm]) -> Builder:
     def build(launch: Launch, device: CudaDevice) -> KernelProgram | KernelPlan:
         norm = described(launch)
-        operands = (norm.out, norm.x, *norm.more)
-        rows = Rows(norm.x.dtype, norm.x.shape, operands, [meta.strides for meta in operands], norm.dims)
+        rows = _rows_of(norm)
         return _build_one_pass(norm, rows) if rows.fits else _two_passes(norm, device)
 
     return build

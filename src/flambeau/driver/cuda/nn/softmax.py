@@ -9,7 +9,7 @@ from flambeau.driver.api import Expression, Fold, Kernel, Launch
 from flambeau.driver.cuda.codegen import pointwise, reduction
 from flambeau.driver.cuda.codegen.elements import vector_like
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, no_host
-from flambeau.driver.cuda.codegen.rows import Rows, computing
+from flambeau.driver.cuda.codegen.rows import HeldRows, Rows, computing
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
 
@@ -34,14 +34,16 @@ def _softmax(name: str) -> Callable[[Launch, CudaDevice], KernelProgram | Kernel
     return build
 
 
-def rows_of(launch: Launch) -> Rows:
-    """Return how the kernel of a launch with at least one dim divides its rows among threads."""
-    (dim, kind), out, x = launch.params, launch.outputs[0], launch.inputs[0]
+def held_rows(launch: Launch) -> HeldRows:
+    """Return the computation of a softmax with at least one dim."""
+    (dim, kind), (out,), (x,) = launch.params, launch.outputs, launch.inputs
     assert isinstance(x, Meta)
-    return Rows(kind, x.shape, (out, x), (out.strides, x.strides), (dim,))
+    rows = Rows(kind, x.shape, (out, x), (out.strides, x.strides), (dim,))
+    name, small = launch.kernel.name, computing(out.dtype) is not out.dtype
+    return HeldRows(rows, (0,), FUNCTIONS, _statements(name), _element(name, small))
 
 
-def statements(name: str) -> str:
+def _statements(name: str) -> str:
     """Return C++ that computes m, s, log_s and inverse of the row that threads hold, and changes what they hold."""
     grown = "exp_(a)" if name == "log_softmax" else "a = exp_(a)"
     return f"""  auto sum = [](C a, C b) {{ return a + b; }};
@@ -50,7 +52,7 @@ def statements(name: str) -> str:
   const C log_s = log_(s), inverse = 1 / s;"""
 
 
-def element(name: str, small: bool) -> str:
+def _element(name: str, small: bool) -> str:
     """Return the C++ expression of an element, of the number `a` that is held after `statements`.
 
     With `small`, the result has 16 bits, and one multiplication by the inverse replaces the divisions.
@@ -60,7 +62,7 @@ def element(name: str, small: bool) -> str:
 
 def _build_one_pass(rows: Rows, name: str, small: bool) -> KernelProgram:
     """Return the kernel that reads each row once."""
-    body = f"""{statements(name)}
+    body = f"""{_statements(name)}
 #pragma unroll
   for (int k = 0; k < K; ++k) {{
     Index j, p[OPS];
@@ -69,7 +71,7 @@ def _build_one_pass(rows: Rows, name: str, small: bool) -> KernelProgram:
 #pragma unroll
     for (int v = 0; v < V; ++v) {{
       const C a = held[k][v];
-      r[v] = to<O>({element(name, small)});
+      r[v] = to<O>({_element(name, small)});
     }}
     put(out + p[0], r);
   }}"""
@@ -128,11 +130,25 @@ def _backward(name: str) -> Callable[[Launch, CudaDevice], KernelProgram | Kerne
     return build
 
 
+def held_rows_back(launch: Launch) -> HeldRows:
+    """Return the computation of a gradient of softmax with at least one dim."""
+    (dim,), operands = launch.params, launch.operands
+    strides = [meta.strides for meta in operands]
+    rows = Rows(operands[0].dtype, operands[0].shape, operands, strides, (dim,), arrays=2)
+    name = launch.kernel.name.removesuffix("_backward")
+    return HeldRows(rows, (0, 1), "", _sum_back(name), _GIVEN[name])
+
+
+def _sum_back(name: str) -> str:
+    """Return C++ that computes the sum c over the row."""
+    return f"""  const C c = over_row(two, row, C(0), [](Two e) {{ const C x = e.x, y = e.y; return {_LIFTS[name]}; }},
+                       [](C a, C b) {{ return a + b; }});"""
+
+
 def _held_back(rows: Rows, name: str) -> KernelProgram:
     body = f"""  Two two[K][V];
   hold_beside<2>(two, held, p2, row, along);
-  const C c = over_row(two, row, C(0), [](Two e) {{ const C x = e.x, y = e.y; return {_LIFTS[name]}; }},
-                       [](C a, C b) {{ return a + b; }});
+{_sum_back(name)}
 #pragma unroll
   for (int k = 0; k < K; ++k) {{
     Index j, p[OPS];

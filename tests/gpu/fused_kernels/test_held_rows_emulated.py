@@ -1,4 +1,4 @@
-"""Fused kernels with a softmax: the CUDA source gives the bits of separate kernels."""
+"""Fused kernels whose threads hold rows: softmax, its gradients and normalization have the bits of separate kernels."""
 
 from __future__ import annotations
 
@@ -64,3 +64,31 @@ def test_row_of_infinities_is_nan_as_in_the_separate_kernel() -> None:
     )
     assert np.isnan(chain.results[-1][1]).all()
     chain.check([len(chain.steps) - 1])
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("shape", [(3, 40), (5, 7), (2, 3, 264)])
+def test_normalization_of_a_sum_equals_separate_kernels(name: str, kind: str, shape: tuple[int, ...]) -> None:
+    weight, bias = fill(shape[-1], kind=kind, seed=1), fill(2 * shape[-1], kind=kind, seed=2)[::2]
+    chain = Chain([fill(*shape, kind=kind), fill(*shape, kind=kind, seed=3), weight, bias])
+    one = {"alone": emulated.emulated}
+    total = chain.run(table["add"], 0, 1, **one)
+    rows = [2, 3] if name == "layer_norm" else [2]
+    norm = chain.run(table[name], total, *rows, params=(1, 1e-5, (True, name == "layer_norm")), **one)
+    last = chain.run(table["mul"], norm, total, **one)
+    chain.check([-1 - last])
+    chain.check([-1 - total, -1 - norm, -1 - last], tight=True, order=1)
+
+
+@pytest.mark.parametrize("name", ["softmax_backward", "log_softmax_backward"])
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(3, 40), (5, 7), (2, 3, 264)])
+def test_gradient_of_softmax_equals_separate_kernels(name: str, kind: str, shape: tuple[int, ...]) -> None:
+    chain = Chain([fill(*shape, kind=kind), fill(*shape, kind=kind, seed=3), fill(*shape, kind=kind, seed=4)])
+    one = {"alone": emulated.emulated}
+    scaled = chain.run(table["mul"], 0, 2, **one)
+    back = chain.run(table[name], scaled, 1, params=(-1,), **one)
+    last = chain.run(table["mul"], back, 0.125, **one)
+    chain.check([-1 - last])
+    chain.check([-1 - scaled, -1 - last], tight=True, order=1)

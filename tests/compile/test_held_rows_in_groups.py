@@ -1,8 +1,9 @@
-"""Softmax inside of compiled functions, with pointwise operators before and after it, on virtual GPUs."""
+"""Softmax and normalization inside of compiled functions, with pointwise operators next to them, on virtual GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,21 @@ import flambeau as torch
 SHAPES = ((4, 6), (2, 3, 5), (7,), (3, 1), (2, 64))
 STEP = st.tuples(
     st.sampled_from(
-        ["softmax", "log_softmax", "mul", "sub", "add_", "float", "mask", "half", "row", "sum", "drop"]
+        [
+            "softmax",
+            "log_softmax",
+            "norm",
+            "back",
+            "mul",
+            "sub",
+            "add_",
+            "float",
+            "mask",
+            "half",
+            "row",
+            "sum",
+            "drop",
+        ]
     ),
     st.integers(0, 5),
     st.integers(0, 5),
@@ -30,6 +45,22 @@ def devices() -> Iterator[None]:
         yield
 
 
+def normalized(x: Any, other: Any, centers: bool) -> Any:
+    """Return rows of `x`, normalized, with a row of another tensor as the weight."""
+    weight = other.reshape(-1)[: x.shape[-1]].to(x.dtype)
+    if centers:
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, weight * 2)
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], weight)
+
+
+def gradient(x: Any, other: Any, is_log: bool) -> Any:
+    """Return the gradient through a softmax of a product."""
+    x = x.detach().requires_grad_()
+    y = torch.log_softmax(x * 2, -1) if is_log else torch.softmax(x * 2, -1)
+    (made,) = torch.autograd.grad(y, x, (other * 0.5).to(y.dtype).expand_as(y).contiguous())
+    return made * 3
+
+
 def walk(values: list[Any], steps: list[tuple[str, int, int, bool]]) -> list[Any]:
     """Run steps on a list of tensors, and return what it holds in the end."""
     for name, i, j, flag in steps:
@@ -37,6 +68,10 @@ def walk(values: list[Any], steps: list[tuple[str, int, int, bool]]) -> list[Any
         try:
             if name.endswith("softmax"):
                 made = getattr(torch, name)(a, -1, dtype=torch.float32 if flag else None)
+            elif name == "norm":
+                made = normalized(a, b, flag)
+            elif name == "back":
+                made = gradient(a, b, flag)
             elif name == "mask":
                 made = a.masked_fill(b > 0.5, -1e9)
             elif name == "add_":
@@ -64,7 +99,7 @@ def walk(values: list[Any], steps: list[tuple[str, int, int, bool]]) -> list[Any
     steps=st.lists(STEP, min_size=3, max_size=14),
 )
 @settings(max_examples=1500 if EXHAUSTIVE else 60, deadline=None)
-def test_random_softmax_equals_eager_code(shape: Any, kind: Any, steps: Any) -> None:
+def test_random_rows_equal_eager_code(shape: Any, kind: Any, steps: Any) -> None:
     check_equals_eager_code(walk, shape, kind, steps)
 
 
@@ -76,12 +111,19 @@ def log_probabilities(scores: Any, mask: Any) -> Any:
     return torch.log_softmax(scores + mask, -1) * -0.1
 
 
-@pytest.mark.parametrize("function", [masked_softmax, log_probabilities], ids=lambda f: f.__name__)
-def test_function_of_softmax_is_one_kernel_without_temporaries(
+def added_norm(weight: Any, scores: Any, mask: Any) -> Any:
+    return torch.nn.functional.layer_norm(scores + mask, (64,), weight) * 2
+
+
+@pytest.mark.parametrize(
+    "function", [masked_softmax, log_probabilities, added_norm], ids=lambda f: f.__name__
+)
+def test_function_of_rows_is_one_kernel_without_temporaries(
     function: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scores = torch.randn(8, 64, 64, device="cuda")
     mask = torch.ones(64, 64, device="cuda").triu(1).bool()
+    function = partial(function, mask[0].float()) if function is added_norm else function
     want = function(scores, mask)
     monkeypatch.setenv("FLAMBEAU_LOGS", "fusion")
     torch.cuda.reset_peak_memory_stats()
