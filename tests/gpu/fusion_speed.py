@@ -1,6 +1,7 @@
 """Compiled chains on a GPU: equal bits in random programs, then times of eager and compiled functions.
 
     python tests/gpu/fusion_speed.py            # 60 s on an H100; prints one line for each function, then JSON
+    python tests/gpu/fusion_speed.py replays    # only random functions that CUDA graphs replay
 
 It exits with status 1 if a compiled result differs. With FLAMBEAU_LOGS=fusion it prints the sources.
 """
@@ -19,6 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "compile"))
 
 from random_programs import Walk
+from step_programs import Steps
 
 import flambeau as torch
 
@@ -107,8 +109,23 @@ def differing_programs(count: int) -> list[str]:
     return wrong
 
 
+def differing_steps(count: int) -> list[str]:
+    """Return the seeds of random functions of which replays show something else than eager calls."""
+    wrong = []
+    for seed in [f"gpu {k}" for k in range(count)]:
+        eager = Steps(seed, lambda function: function).run(12)
+        if Steps(seed, lambda function: torch.compile(function, mode="reduce-overhead")).run(12) != eager:
+            wrong.append(seed)
+        torch.compiler.reset()
+    return wrong
+
+
 def main() -> int:
     warnings.simplefilter("ignore")
+    steps = differing_steps(PROGRAMS)
+    print(f"{PROGRAMS} random functions, different when replayed: {steps}", flush=True)
+    if sys.argv[1:] == ["replays"]:
+        return int(bool(steps))
     rows = {name: measured(*what) for name, what in FUNCTIONS.items()}
     for name, row in rows.items():
         print(
@@ -118,8 +135,17 @@ def main() -> int:
         )
     wrong = differing_programs(PROGRAMS)
     print(f"{PROGRAMS} random programs, different when compiled: {wrong}")
-    print(json.dumps({"device": torch.cuda.get_device_name(0), "functions": rows, "different": wrong}))
-    return 1 if wrong or not all(row["same"] for row in rows.values()) else 0
+    print(
+        json.dumps(
+            {
+                "device": torch.cuda.get_device_name(0),
+                "functions": rows,
+                "different": wrong,
+                "replayed": steps,
+            }
+        )
+    )
+    return 1 if wrong or steps or not all(row["same"] for row in rows.values()) else 0
 
 
 if __name__ == "__main__":

@@ -192,7 +192,7 @@ class CapturedCall:
         self._launch(leaves)
         value, assigned = results.build(leaves, current.local.streams[self._context.index].handle)
         for (container, at), t in zip(self._puts, assigned, strict=True):
-            container.put(at, t)  # type: ignore[misc]
+            self.state.assign(container, at, t)
         return value
 
     def expire(self) -> None:

@@ -98,7 +98,7 @@ class Results:
         self._places = [self._locate(leaf, pool) for leaf in leaves]
         self._assigned = [self._locate(t, pool) for t in assigned]
         self._lasting = frozenset([place.index for place in self._assigned if place.kind == "pool"])
-        self._run = _Run(caller())
+        self._run = _Run(caller(), 0)
 
     def _locate(self, leaf: Any, pool: Any) -> _ResultPlace:
         if not isinstance(leaf, Tensor):
@@ -144,7 +144,7 @@ class Results:
 
     def build(self, arguments: Sequence[Any], stream: int) -> tuple[Any, list[Tensor]]:
         """Return the results of a run that was just launched, and the assigned tensors."""
-        run = self._run = _Run(caller())
+        run = self._run = _Run(caller(), len(self.memories))
         storages = [graph_storage(memory, memory.storage, stream) for memory in self.memories]
         run.storages = [weakref.ref(storage) for storage in storages]
         leaves = [self._make(place, arguments, storages, run) for place in self._places]
@@ -158,7 +158,7 @@ class Results:
         if kind == "pool":
             storage = storages[index]
             t = make(value, storage, storage.ptr + offset)
-            run.tensors.append(weakref.ref(t))
+            run.tensors[index].append(weakref.ref(t))
             return t
         if kind == "constant":
             return value
@@ -171,22 +171,27 @@ class Results:
 
 
 class _Run:
-    """The tensors that one run of a graph returned."""
+    """The tensors that one run of a graph returned.
 
-    def __init__(self, site: Site) -> None:
+    Attributes:
+        storages: The storage over each memory of the graph.
+        tensors: The tensors of each storage.
+    """
+
+    def __init__(self, site: Site, count: int) -> None:
         self._site = site
         self.storages: list[Callable[[], GraphStorage | None]] = []
-        self.tensors: list[Callable[[], Tensor | None]] = []
+        self.tensors: list[list[Callable[[], Tensor | None]]] = [[] for _ in range(count)]
 
     def expire(self, lasting: frozenset[int]) -> None:
         """Expire the storages but those with the numbers `lasting`."""
         for number, reference in enumerate(self.storages):
             storage = None if number in lasting else reference()
             if storage is not None and storage.call is None:
-                self._expire_storage(storage)
+                self._expire_storage(storage, self.tensors[number])
 
-    def _expire_storage(self, storage: GraphStorage) -> None:
-        over = [t for ref in self.tensors if (t := ref()) is not None and t.memory is storage]
+    def _expire_storage(self, storage: GraphStorage, results: Sequence[Callable[[], Tensor | None]]) -> None:
+        over: list[Any] = [t for ref in results if (t := ref()) is not None and t.memory is storage]
         if getrefcount(storage) > _OWN_REFERENCES + 2 * len(over) + 1:  # 1: the caller's variable
             probe = make(Meta.contiguous_of((0,), uint8, storage.device), storage, storage.ptr)
             over = [t for t in holders(probe)[0] if t is not probe]

@@ -17,7 +17,7 @@ import functools
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from operator import attrgetter, is_
 from typing import Any
@@ -135,9 +135,10 @@ class _Container:
         values: The values that are expected.
         names: What follows `path` for each value.
         put: Stores a value at a position.
+        sized: An object that has as many items; None if there is none.
     """
 
-    __slots__ = ("fetch", "names", "path", "put", "values")
+    __slots__ = ("fetch", "names", "path", "put", "sized", "values")
 
     def __init__(
         self,
@@ -145,8 +146,9 @@ class _Container:
         fetch: Callable[[], Collection[Any]],
         names: Sequence[str],
         put: Callable[[int, Any], None] | None = None,
+        sized: Sized | None = None,
     ) -> None:
-        self.path, self.fetch, self.names, self.put = path, fetch, names, put
+        self.path, self.fetch, self.names, self.put, self.sized = path, fetch, names, put, sized
         self.values = list(fetch())
 
 
@@ -175,16 +177,21 @@ class PythonState:
             self._walk(*self._queue.popleft())
         leaves = [t for t in self.tensors.values() if _leaf(t) is not None]
         self._add_leaves(leaves)
+        self._empty = [c.sized for c in self.containers if not c.values and c.sized is not None]
+        self._filled = [c for c in self.containers if c.values or c.sized is None]
         self._every = list(self.tensors.values())
         self._metas = list(map(_layouts, self._every))
         self._history = list(map(_histories, self._every))
+        self._positions = {id(t): k for k, t in enumerate(self._every)}
         self._used = [t for t in self._every if not is_expired(t)]
         self._ptrs = list(map(_addresses, self._used))
+        self._used_positions = {id(t): k for k, t in enumerate(self._used)}
 
     def keep_addresses(self, accessed: Callable[[Tensor], bool]) -> None:
         """Forget the addresses of those tensors that the function does not access."""
         kept = [(t, ptr) for t, ptr in zip(self._used, self._ptrs, strict=True) if accessed(t)]
         self._used, self._ptrs = [t for t, _ in kept], [ptr for _, ptr in kept]
+        self._used_positions = {id(t): k for k, t in enumerate(self._used)}
 
     # -- the walk -------------------------------------------------------------------------------------
     def _walk(self, path: str, value: Any) -> None:
@@ -225,8 +232,9 @@ class PythonState:
         fetch: Callable[[], Collection[Any]],
         names: Sequence[str],
         put: Callable[[int, Any], None] | None = None,
+        sized: Sized | None = None,
     ) -> None:
-        container = _Container(path, fetch, names, put)
+        container = _Container(path, fetch, names, put, sized)
         self._count += len(container.values)
         if self._count > _MOST_VALUES:
             raise TooMuchState(f"it can read more than {_MOST_VALUES:,} values, among them {path}")
@@ -247,17 +255,18 @@ class PythonState:
             )
             return
         keys = list(space)
-        self._guard(f"keys of {path}", space.keys, [""] * len(keys))
+        self._guard(f"keys of {path}", space.keys, [""] * len(keys), sized=space)
         self._guard(
             path,
             space.values,
             [f"[{key!r}]" if isinstance(key, _SCALARS) else "[...]" for key in keys],
             lambda at, value: space.__setitem__(keys[at], value),
+            space,
         )
 
     def _guard_items(self, path: str, items: Any) -> None:
         put = items.__setitem__ if isinstance(items, list) else None
-        self._guard(path, lambda: list(items), [f"[{k}]" for k in range(len(items))], put)
+        self._guard(path, lambda: list(items), [f"[{k}]" for k in range(len(items))], put, items)
 
     def _guard_cells(self, path: str, cells: Sequence[Any], names: Sequence[str] = ("",)) -> None:
         def fetch() -> list[Any]:
@@ -322,7 +331,9 @@ class PythonState:
     # -- comparisons ----------------------------------------------------------------------------------
     def mismatch(self) -> str:
         """Return "" if all values are as expected, else what differs."""
-        for container in self.containers:
+        if any(map(len, self._empty)):
+            return next(filter(None, map(self._compare, self.containers)))
+        for container in self._filled:
             expected = container.values
             now = container.fetch()
             if (len(now) != len(expected) or not all(map(is_, now, expected))) and (
@@ -375,15 +386,32 @@ class PythonState:
         """Return True for tensors that need no gradient, of one layout, at one address if that is used."""
         if value.history is not None or expected.history is not None or value.meta is not expected.meta:
             return False
-        at = next((k for k, t in enumerate(self._used) if t is expected), None)
-        if at is not None and value.ptr != self._ptrs[at]:
+        used = self._used_positions.get(id(expected))
+        if used is not None and value.ptr != self._ptrs[used]:
             return False
-        for each in (self._every, self._used):
-            each[:] = [value if t is expected else t for t in each]
-        self.tensors.pop(id(expected), None)
-        self.tensors[id(value)] = value
-        self.paths[id(value)] = self.paths.get(id(expected), "a tensor")
+        if id(expected) not in self._positions:  # another value was the same tensor, and was replaced before
+            return id(value) in self._positions
+        self._replace(value, expected)
         return True
+
+    def _replace(self, value: Tensor, expected: Tensor) -> None:
+        """Compare one tensor in place of another one from now on."""
+        position = self._positions.pop(id(expected))
+        self._every[position], self._positions[id(value)] = value, position
+        used = self._used_positions.pop(id(expected), None)
+        if used is not None:
+            self._used[used], self._used_positions[id(value)] = value, used
+        del self.tensors[id(expected)]
+        self.tensors[id(value)] = value
+        self.paths[id(value)] = self.paths.pop(id(expected), "a tensor")
+
+    def assign(self, container: _Container, at: int, value: Tensor) -> None:
+        """Store a tensor that a replay assigns, and expect it there if a tensor was there before."""
+        container.put(at, value)  # type: ignore[misc]
+        expected = container.values[at]
+        if isinstance(expected, Tensor) and id(expected) in self._positions:
+            container.values[at] = value
+            self._replace(value, expected)
 
     def changes(self) -> list[tuple[_Container, int, Any]]:
         """Return the values that are other objects now: container, position, value."""
