@@ -7,27 +7,23 @@ one of the functions that include/cpu.h approximates: then they differ by units 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from native_kit import arrays_of, calls, launch_of, run
 from seeds import EXHAUSTIVE
 
 import flambeau
 from flambeau.core.dtype import DTYPES, dtype
-from flambeau.core.memory import array_at
-from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Launch, NativeBody
 from flambeau.driver.host.kernels.native import elements, generator
 from flambeau.driver.host.kernels.native.library import KernelLibrary
-from flambeau.driver.host.kernels.native.names import TYPES
 from flambeau.ops.copy import copy
-from flambeau.ops.op import Op, table
-from flambeau.tensor.call import signature
-from flambeau.testing.operators import Layout, maker, plain, reversed_dims, tensor_of, with_gaps
+from flambeau.ops.op import table
+from flambeau.testing.operators import Layout, plain, reversed_dims, tensor_of, with_gaps
 
 Array = np.ndarray[Any, Any]
 OPS = sorted(
@@ -37,69 +33,7 @@ OPS = sorted(
     and isinstance(op.kernel.cuda, Expression)
     and any(True for _ in generator.kernels_of(op, op.kernel.cuda))
 )
-SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, 65519.0, 3e38)
-SIZES = (1, 2, 7, 8, 9, 33, 1030, 2100)
 ULPS = 4  # of two functions in one expression, and of float32 arithmetic around them
-
-
-def run(body: Any, launch: Launch, arrays: list[Any]) -> Array:
-    """Run a body on new outputs of a launch, in their layout."""
-    out = launch.outputs[0]
-    memory = np.zeros(max(out.span, 1), np.uint8)
-    result = np.ndarray(out.shape, out.dtype.numpy, memory, 0, out.byte_strides)
-    with np.errstate(all="ignore"):
-        body([result], arrays)
-    return result
-
-
-def launch_of(op: Op, inputs: list[Any], params: tuple[Any, ...]) -> Launch:
-    found = signature(op, inputs, params)
-    return Launch(op.kernel, found.outputs, found.inputs, found.params)
-
-
-def arrays_of(launch: Launch, inputs: list[Any]) -> list[Any]:
-    """Return the inputs of a launch as its body receives them: broadcast arrays, and scalars."""
-    found = []
-    for x, given_input in zip(launch.inputs, inputs, strict=True):
-        if not isinstance(x, Meta):
-            value = given_input.item() if isinstance(given_input, flambeau.Tensor) else given_input
-            found.append(float(value) if x.is_floating_point else int(value))
-            continue
-        found.append(array_at(given_input.data_ptr(), x.shape, x.dtype.numpy, x.byte_strides))
-    return found
-
-
-def spoiled(x: Any, random: np.random.Generator) -> Any:
-    """Return the array with special values, if it has floats."""
-    if not isinstance(x, np.ndarray) or not x.size or np.dtype(x.dtype).kind not in "fV":
-        return x
-    x = x.copy()
-    with np.errstate(all="ignore"):
-        x.reshape(-1)[random.integers(0, x.size, 1 + x.size // 20)] = random.choice(SPECIAL)
-    return x
-
-
-@st.composite
-def calls(draw: Callable[..., Any], op: Op) -> tuple[list[Any], tuple[Any, ...]]:
-    kinds = [kind for kind in op.dtypes if kind in TYPES]
-    kind, seed = draw(st.sampled_from(kinds)), draw(st.integers(0, 99))
-    random = np.random.default_rng(seed)
-    inputs, params = draw(st.sampled_from(list(op.samples(maker(kind, seed), kind))))
-    sizes = sorted({n for x in inputs if isinstance(x, np.ndarray) for n in x.shape if n > 1})
-    if sizes:
-        old, new = draw(st.sampled_from(sizes)), draw(st.sampled_from(SIZES))
-        inputs = [resized(x, old, new, random) for x in inputs]
-    if draw(st.booleans()):
-        inputs = [spoiled(x, random) for x in inputs]
-    layouts = st.sampled_from((plain, plain, reversed_dims, with_gaps))
-    return [tensor_of(x, draw(layouts)) if isinstance(x, np.ndarray) else x for x in inputs], params
-
-
-def resized(x: Any, old: int, new: int, random: np.random.Generator) -> Any:
-    if not isinstance(x, np.ndarray):
-        return x
-    shape = [new if n == old else n for n in x.shape]
-    return random.choice(x.reshape(-1), shape) if x.size else np.zeros(shape, x.dtype)
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -126,7 +60,7 @@ def test_native_kernel_computes_what_the_reference_does(
     except RuntimeError:  # the operator refuses these values, such as probabilities beyond 1
         assume(False)
     found = run(native, launch, arrays)
-    compare(found, want, launch, arrays)
+    compare(found[0], want[0], launch, arrays)
 
 
 def compare(found: Array, want: Array, launch: Launch, arrays: list[Any]) -> None:
@@ -170,7 +104,7 @@ def test_conversions_have_the_bits_of_the_reference(
         if native is not None:
             arrays = arrays_of(launch, [x])
             found, want = run(native, launch, arrays), run(copy.kernel.host(launch), launch, arrays)
-            compare(found, want, launch, arrays)
+            compare(found[0], want[0], launch, arrays)
 
 
 @pytest.mark.parametrize("source", ["float16", "bfloat16"])
@@ -183,7 +117,8 @@ def test_all_halves_convert_exactly(source: str, library: KernelLibrary) -> None
         launch = launch_of(copy, [tensor_of(bits)], (target, bits.shape))
         body = elements.body(library, launch, form)
         assert body is not None
-        compare(run(body, launch, [bits]), run(copy.kernel.host(launch), launch, [bits]), launch, [bits])
+        found, want = run(body, launch, [bits]), run(copy.kernel.host(launch), launch, [bits])
+        compare(found[0], want[0], launch, [bits])
 
 
 @pytest.mark.parametrize("name", ["exp", "exp2", "expm1", "log", "log2", "log1p", "tanh", "erf"])
@@ -202,7 +137,7 @@ def test_functions_of_float32_are_within_two_ulps(name: str, library: KernelLibr
     launch = launch_of(op, [tensor_of(x)], ())
     body = elements.body(library, launch, form)
     assert body is not None
-    found = run(body, launch, [x])
+    (found,) = run(body, launch, [x])
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64)
         exact = (special.erf if name == "erf" else getattr(np, name))(wide)

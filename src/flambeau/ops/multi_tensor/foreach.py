@@ -51,11 +51,13 @@ class Foreach(Op):
         changed: Function of the options that returns the lists whose new values are the outputs.
         flag: True if the last list is a single number, which becomes 1 if the formula's last result is true for any
             element.
+        sample: Function of `make` and options that returns sample operands and params.
     """
 
     formula: Formula = lambda functions, options, x, s: ()
     changed: Callable[[Any], tuple[int, ...]] = lambda options: (0,)
     flag: bool = False
+    sample: Callable[[Make, Any], Sample] = lambda make, options: ((), ())
 
 
 class ForeachDefinition(Record):
@@ -94,6 +96,7 @@ class ForeachDefinition(Record):
         record = Foreach(
             self.name, self._infer, kernel, FLOATS, self._samples,
             derivative=NOT_DIFFERENTIABLE, formula=self.formula, changed=self.changed, flag=self.flag,
+            sample=self._sample,
         )  # fmt: skip
         define(record)
         return record
@@ -127,14 +130,16 @@ class ForeachDefinition(Record):
         return self._text(launch)[0].count(";") * sum(m.numel for m in launch.outputs)
 
     def _samples(self, make: Make, kind: dtype) -> Iterable[Sample]:
+        return (self._sample(make, chosen) for chosen in self.options)
+
+    def _sample(self, make: Make, chosen: Any) -> Sample:
         shapes = ((3, 4), (5,), (), (2, 0))
-        for chosen in self.options:
-            tensors = []
-            for k in range(self.lists(chosen)):
-                low = 0.25 if k in self.positive(chosen) else -3
-                tensors += [make(*shape, low=low, high=3) for shape in shapes]
-            number = [np.zeros((), np.float32)] if self.flag else []
-            yield (*tensors, *number, *self.scalars(chosen)), (len(shapes), chosen)
+        tensors = []
+        for k in range(self.lists(chosen)):
+            low = 0.25 if k in self.positive(chosen) else -3
+            tensors += [make(*shape, low=low, high=3) for shape in shapes]
+        number = [np.zeros((), np.float32)] if self.flag else []
+        return (*tensors, *number, *self.scalars(chosen)), (len(shapes), chosen)
 
 
 foreach = as_function(ForeachDefinition)

@@ -8,5 +8,9 @@ build       compiles it: `python -m flambeau.driver.host.kernels.native.build FO
 library     finds and loads the shared library
 bodies      selects the body of a launch
 elements    bodies of `Expression` forms
+lists       bodies of `Lists` forms: optimizers, foreach functions
+folds       bodies of `Fold` forms: reductions
+rows        bodies of softmax and normalization of rows
+names       names of kernels in the library
 include/    C++ headers that are part of the source
 """

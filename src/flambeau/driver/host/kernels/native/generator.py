@@ -19,10 +19,19 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import bool_, dtype, float32, from_numpy
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Launch
+from flambeau.driver.api import Expression, Fold, Launch, Lists
+from flambeau.driver.host.kernels.native import folds, lists
 from flambeau.driver.host.kernels.native.elements import kernel_of
 from flambeau.driver.host.kernels.native.library import PRELUDE, digest
-from flambeau.driver.host.kernels.native.names import TYPES, ElementKernel, conversion_symbol, converts
+from flambeau.driver.host.kernels.native.names import (
+    TYPES,
+    ElementKernel,
+    FoldKernel,
+    ListKernel,
+    conversion_symbol,
+    converts,
+)
+from flambeau.ops.multi_tensor.foreach import Foreach
 from flambeau.ops.op import Op, table
 
 _SCALAR_CALLS = (
@@ -56,6 +65,9 @@ def source() -> str:
     lines = ['#include "cpu.h"', prelude_for_cpus(), '#include "elements.h"', _digest_text()]
     lines += [_conversion_text(a, b) for a, b in product(TYPES, TYPES) if a is not b and converts(a, b)]
     lines += [_element_text(kernel) for kernel in element_kernels()]
+    lines += ['#include "lists.h"', *[_list_text(kernel) for kernel in list_kernels()]]
+    lines += ['#include "folds.h"', *[_fold_text(kernel) for kernel in fold_kernels()]]
+    lines.append('#include "rows.h"')
     return "\n".join(lines)
 
 
@@ -119,6 +131,18 @@ def _launches(op: Op, kind: dtype) -> Iterator[Launch]:
         yield Launch(op.kernel, found.outputs, found.inputs, found.params)
 
 
+def _launches_of_all_options(op: Foreach, kind: dtype) -> Iterator[Launch]:
+    """Yield the launches of an operator over lists with each combination of its options that are True or False."""
+    options = {params[1] for _, params in op.samples(_arrays(kind), kind)}
+    for chosen in list(options):
+        if all(value.__class__ is bool for value in chosen) and hasattr(chosen, "_fields"):
+            options |= {type(chosen)(*values) for values in product((False, True), repeat=len(chosen))}
+    for chosen in sorted(options, key=repr):
+        inputs, params = op.sample(_arrays(kind), chosen)
+        found = op.rule([_operand(x) for x in inputs], params)
+        yield Launch(op.kernel, found.outputs, found.inputs, found.params)
+
+
 def _arrays(kind: dtype) -> Any:
     return lambda *shape, low=-3, high=3: np.ones(shape, kind.numpy)
 
@@ -137,6 +161,88 @@ def _masks(launch: Launch) -> Iterator[tuple[bool, ...]]:
         masks |= {tuple([k == at for k in range(count)]) for at in range(count)}
         masks.add(tuple([k > 0 for k in range(count)]))
     yield from sorted(masks)
+
+
+def list_kernels() -> list[ListKernel]:
+    """Return the kernels of all formulas over lists, each once."""
+    import_module("flambeau.ops.multi_tensor.optimizer")
+    found = {}
+    for op in list(table.values()):
+        form = op.kernel.cuda
+        if isinstance(op, Foreach) and isinstance(form, Lists):
+            for launch in _launches_of_all_options(op, float32):
+                kernel = lists.kernel_of(launch, form)
+                if kernel is not None:
+                    found[kernel.symbol] = kernel
+    return list(found.values())
+
+
+def fold_kernels() -> list[FoldKernel]:
+    """Return the functions of all reductions, each once."""
+    found = {}
+    for op in list(table.values()):
+        form = op.kernel.cuda
+        if isinstance(form, Fold):
+            for launch in [launch for kind in op.dtypes if kind in TYPES for launch in _launches(op, kind)]:
+                kernel = folds.kernel_of(launch, form)
+                if kernel is not None and not set(re.findall(r"\w+", kernel.join)) & set(_FLOAT_CALLS):
+                    found[kernel.symbol] = kernel
+    return list(found.values())
+
+
+def _list_text(kernel: ListKernel) -> str:
+    """Return the C++ function of a formula over lists."""
+    kind, results = TYPES[kernel.kind], len(kernel.results)
+    once = [f"{kind}* y{k} = ({kind}*)at[{k}];" for k in range(results)]
+    once += [f"const {kind}* p{k} = (const {kind}*)at[{results + k}];" for k in range(kernel.inputs)]
+    once += [f"const double s{k} = scalars[{k}];" for k in range(kernel.scalars)]
+    loads = [f"const T x{k} = p{k}[i];" for k in range(kernel.inputs)]
+    stores = [f"y{k}[i] = {result};" for k, result in enumerate(kernel.results)]
+    return f"""
+EXPORT void {kernel.symbol}(i64 n, void* const* at, const double* scalars) {{
+  typedef {kind} T;
+  {" ".join(once)}
+  INDEPENDENT for (i64 i = 0; i < n; ++i) {{
+    {" ".join([*loads, *kernel.statements.splitlines(), *stores])}
+  }}
+}}"""
+
+
+def _fold_text(kernel: FoldKernel) -> str:
+    """Return the C++ functions of a reduction."""
+    name, kind, out = kernel.symbol, TYPES[kernel.kind], TYPES[kernel.output]
+    return f"""
+namespace of_{name} {{
+typedef {kind} T; typedef {kernel.state} State;
+static inline State join(State a, State b) {{ return {kernel.join}; }}
+static inline State lift(T x) {{ return {kernel.element}; }}
+}}
+EXPORT void {name}_start(i64 n, void* states) {{
+  using namespace of_{name};
+  for (i64 j = 0; j < n; ++j) ((State*)states)[j] = {kernel.start};
+}}
+EXPORT void {name}_lift(i64 n, const void* x, i64 rows, void* states) {{
+  using namespace of_{name};
+  State* s = (State*)states;
+  const T* e = (const T*)x;
+  if (n == LANES) {{
+    for (i64 r = 0; r < rows; ++r, e += LANES)
+      INDEPENDENT for (i64 j = 0; j < LANES; ++j) s[j] = join(s[j], lift(e[j]));
+  }} else {{
+    for (i64 r = 0; r < rows; ++r, e += n)
+      INDEPENDENT for (i64 j = 0; j < n; ++j) s[j] = join(s[j], lift(e[j]));
+  }}
+}}
+EXPORT void {name}_join(i64 n, const void* more, void* states) {{
+  using namespace of_{name};
+  State* s = (State*)states;
+  const State* t = (const State*)more;
+  INDEPENDENT for (i64 j = 0; j < n; ++j) s[j] = join(s[j], t[j]);
+}}
+EXPORT void {name}_lower(i64 count, const void* states, i64 n, void* out) {{
+  using namespace of_{name};
+  for (i64 j = 0; j < count; ++j) {{ const State s = ((const State*)states)[j]; (({out}*)out)[j] = {kernel.lower}; }}
+}}"""
 
 
 def _element_text(kernel: ElementKernel) -> str:

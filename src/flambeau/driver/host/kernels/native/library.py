@@ -37,16 +37,27 @@ class KernelLibrary:
 
     Attributes:
         path: Its file.
-        run_elements: `run_elements(plan, words)` runs a plan of kernels of elements on the operands of a call.
+        run_elements, run_lists, run_fold: `run(plan, words)` runs a plan on the operands of a call. The words are their
+            addresses and scalars.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._functions = ctypes.CDLL(str(path))
         self._check_sources()
-        self.run_elements: Callable[[int, bytes], None] = self._functions.run_elements
-        self.run_elements.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
-        self.run_elements.restype = None
+        self.run_elements, self.run_lists, self.run_fold = [
+            self._runner(name) for name in ("run_elements", "run_lists", "run_fold")
+        ]
+
+    def _runner(self, name: str, result: Any = None) -> Callable[[int, bytes], Any]:
+        function: Any = getattr(self._functions, name)
+        function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_char_p), result
+        runner: Callable[[int, bytes], Any] = function
+        return runner
+
+    def rows(self, name: str) -> Callable[[int, bytes], int]:
+        """Return a kernel of rows. It returns 0, or 1 if there is no memory."""
+        return self._runner(name, ctypes.c_int64)
 
     def _check_sources(self) -> None:
         built = ctypes.c_char_p.in_dll(self._functions, "sources").value or b""

@@ -55,8 +55,7 @@ class ElementKernel(Value):
     def symbol(self) -> str:
         """Return the name of the kernel in the library."""
         kinds = [TYPES[x] for x in (*self.inputs, self.output)]
-        said = repr((self.text, self.functions, kinds, self.constants, self.uniform))
-        return f"elements_{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+        return _symbol("elements", self.text, self.functions, kinds, self.constants, self.uniform)
 
 
 def conversion_symbol(source: dtype, target: dtype) -> str:
@@ -76,3 +75,53 @@ def expression_text(launch: Launch, form: Expression) -> str:
 
 def constant_types(values: Sequence[float]) -> tuple[str, ...]:
     return tuple(["double" if isinstance(value, float) else "i64" for value in values])
+
+
+class ListKernel(Value):
+    """A kernel of a formula over lists of tensors, one element at a time.
+
+    Attributes:
+        statements: The C++ statements of the elements x0, x1, ... and the numbers s0, s1, ...
+        results: One expression for each list of results.
+        kind: The dtype of all tensors.
+        inputs, scalars: The numbers of lists that are read, and of numbers.
+    """
+
+    statements: str
+    results: tuple[str, ...]
+    kind: dtype
+    inputs: int
+    scalars: int
+
+    @property
+    def symbol(self) -> str:
+        """Return the name of the kernel in the library."""
+        return _symbol("lists", self.statements, self.results, TYPES[self.kind], self.inputs, self.scalars)
+
+
+class FoldKernel(Value):
+    """The functions of a reduction. Their names are the symbol with `start`, `lift`, `join` and `lower`.
+
+    Attributes:
+        state, start, element, join, lower: The texts of a `Fold`, with one output; `element` is its `lift`.
+        kind: The dtype T of the elements.
+        output: The dtype of the result.
+    """
+
+    state: str
+    start: str
+    element: str
+    join: str
+    lower: str
+    kind: dtype
+    output: dtype
+
+    @property
+    def symbol(self) -> str:
+        """Return the beginning of the functions' names in the library."""
+        texts = (self.state, self.start, self.element, self.join, self.lower)
+        return _symbol("fold", *texts, TYPES[self.kind], TYPES[self.output])
+
+
+def _symbol(family: str, *contents: object) -> str:
+    return f"{family}_{hashlib.sha256(repr(contents).encode()).hexdigest()[:16]}"

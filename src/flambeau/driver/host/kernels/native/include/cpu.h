@@ -3,6 +3,7 @@
 // last place; tests/native/test_functions.py compares them with double precision.
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #if defined(__F16C__)
 #include <immintrin.h>
