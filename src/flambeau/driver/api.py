@@ -712,6 +712,56 @@ class Collective(Value):
         vars(self).update(kind=kind, target=target, source=source, count=count, dtype=dtype, op=op, peer=peer)
 
 
+class RecurrentNetwork(Value):
+    """Layers of a recurrent network over sequences, as a library runs them.
+
+    The rows of all time steps are concatenated. A step has a row for each sequence that has not ended.
+
+    Attributes:
+        mode: "LSTM", "GRU", "RNN_TANH" or "RNN_RELU".
+        dtype: The dtype of data, states and weights.
+        inputs: The width of a row of the input.
+        hidden: The width of a state before its projection.
+        projection: The width of a projected state of an LSTM; 0 if states are not projected.
+        layers: Number of layers.
+        bidirectional: True if each layer runs in both directions.
+        biased: True if there are two biases for each layer and direction.
+        steps: Number of time steps of the longest sequence.
+        batch: Number of sequences.
+        lengths: The lengths of the sequences, the longest first; () if all are equal.
+        training: True if gradients will be computed.
+        tf32: True if products of float32 may round to TF32.
+    """
+
+    mode: str
+    dtype: Dtype
+    inputs: int
+    hidden: int
+    projection: int
+    layers: int
+    bidirectional: bool
+    biased: bool
+    steps: int
+    batch: int
+    lengths: tuple[int, ...]
+    training: bool
+    tf32: bool
+
+
+class RecurrentMemory(Value):
+    """The memory that a library's recurrent network works on.
+
+    Attributes:
+        weights: Number of elements of the buffer that holds all parameters.
+        offsets: The first element of each parameter in that buffer, in PyTorch's order of parameters.
+        reserve: Bytes that the forward pass of a training step keeps for the backward pass.
+    """
+
+    weights: int
+    offsets: tuple[int, ...]
+    reserve: int
+
+
 Launcher = Callable[[Sequence[int], Sequence[Any], int], None]
 """A function `launcher(ptrs, scalars, stream)`; see `Driver.launcher`."""
 
@@ -1101,6 +1151,10 @@ class Driver(Protocol):
         Raises:
             NotSupportedError: If there is no such library.
         """
+        ...
+
+    def recurrent_memory(self, index: int, network: RecurrentNetwork) -> RecurrentMemory | None:
+        """Return the memory that a library needs to run a recurrent network; None if no library runs it."""
         ...
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:

@@ -10,7 +10,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from flambeau.driver.api import Collective, DeviceProperties, Driver, Executable, HostMemory, Launch, Launcher
+from flambeau.driver.api import (
+    Collective,
+    DeviceProperties,
+    Driver,
+    Executable,
+    HostMemory,
+    Launch,
+    Launcher,
+    RecurrentMemory,
+    RecurrentNetwork,
+)
 
 
 class Forward:
@@ -186,6 +196,9 @@ class Forward:
 
     def library_handle(self, name: str, stream: int) -> int:
         return self.inner.library_handle(name, stream)
+
+    def recurrent_memory(self, index: int, network: RecurrentNetwork) -> RecurrentMemory | None:
+        return self.inner.recurrent_memory(index, network)
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         self.inner.host_call(call, stream)

@@ -34,11 +34,22 @@ from flambeau.core.errors import (
 )
 from flambeau.core.memory import address_of, bytes_at
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Collective, Driver, Executable, Expression, HostMemory, Kernel, Launch, PreMul
+from flambeau.driver.api import (
+    Collective,
+    Driver,
+    Executable,
+    Expression,
+    HostMemory,
+    Kernel,
+    Launch,
+    PreMul,
+    RecurrentNetwork,
+)
 
 _COUNT = 1000
 _NBYTES = 4 * _COUNT
 _LARGE = 1 << 24
+_NETWORK = RecurrentNetwork("LSTM", float32, 6, 8, 0, 1, False, True, 5, 3, (), True, False)
 
 
 # -- devices ---------------------------------------------------------------------------------------------
@@ -110,7 +121,7 @@ def close_makes_every_later_call_raise(driver: Driver) -> None:
         (driver.event_query, (event,)), (driver.event_sync, (event,)),
         (driver.event_elapsed_ns, (event, event)), (driver.load, (exe.launch, 0)), (driver.unload, (exe,)),
         (driver.launch, (exe, (ptr, ptr, ptr), (), stream)), (driver.host_call, (lambda: None, stream)),
-        (driver.library_handle, ("cublas", stream)),
+        (driver.library_handle, ("cublas", stream)), (driver.recurrent_memory, (0, _NETWORK)),
         (driver.capture_begin, (stream, "global")), (driver.capture_end, (stream,)),
         (driver.capture_active, (stream,)), (driver.graph_launch, (stream, stream)),
         (driver.graph_dump, (stream, "graph.dot")), (driver.graph_destroy, (stream,)),
@@ -785,6 +796,16 @@ def library_handle_is_kept_or_refused(driver: Driver) -> None:
     handle = driver.library_handle("cublas", stream)
     assert handle and driver.library_handle("cublas", driver.stream_default(0)) == handle
     _raises(DriverError, driver.library_handle, "no library", stream)
+
+
+def recurrent_memory_holds_all_parameters_or_is_none(driver: Driver) -> None:
+    memory = driver.recurrent_memory(0, _NETWORK)
+    if driver.name != "cuda":
+        assert memory is None
+    if memory is not None:
+        assert len(memory.offsets) == 4 and min(memory.offsets) >= 0
+        assert memory.weights >= 4 * 8 * (6 + 8 + 2) and memory.reserve > 0
+    assert driver.recurrent_memory(0, _NETWORK) == memory
 
 
 def host_call_holds_its_stream_up(driver: Driver) -> None:

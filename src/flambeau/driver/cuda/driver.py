@@ -20,7 +20,16 @@ from cuda.bindings import driver as cu
 
 from flambeau.core.errors import TIMED_INTERPROCESS, DriverError
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Collective, DeviceProperties, Generic, HostMemory, Launch, Launcher
+from flambeau.driver.api import (
+    Collective,
+    DeviceProperties,
+    Generic,
+    HostMemory,
+    Launch,
+    Launcher,
+    RecurrentMemory,
+    RecurrentNetwork,
+)
 from flambeau.driver.cuda import build
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, sequence
 from flambeau.driver.cuda.device import ipc_handles
@@ -47,7 +56,7 @@ from flambeau.driver.cuda.device.program import (
 )
 from flambeau.driver.cuda.device.streams import CudaStreams
 from flambeau.driver.cuda.device.virtual_memory import page_of
-from flambeau.driver.cuda.libraries import handles, nvml
+from flambeau.driver.cuda.libraries import cudnn_recurrent, handles, nvml
 from flambeau.driver.cuda.libraries.nccl import NcclCommunicators
 
 _FIRST_HANDLE = 4096  # handles of default streams are 1 + index
@@ -437,6 +446,12 @@ class CudaDriver:
     def library_handle(self, name: str, stream: int) -> int:
         queue = self._streams.find(stream)
         return handles.handle_of(queue.device, name, int(queue.native))
+
+    def recurrent_memory(self, index: int, network: RecurrentNetwork) -> RecurrentMemory | None:
+        device = self._contexts.device(index)
+        self._contexts.enter(device)
+        with self._outside_capture():
+            return cudnn_recurrent.memory_of(device, network)
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         queue = self._streams.find(stream)

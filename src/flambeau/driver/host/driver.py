@@ -29,6 +29,8 @@ from flambeau.driver.api import (
     Launch,
     Launcher,
     NativeBody,
+    RecurrentMemory,
+    RecurrentNetwork,
     copied_bytes,
     host_body,
 )
@@ -367,6 +369,10 @@ class HostDriver:
     def library_handle(self, name: str, stream: int) -> int:
         self._check_stream(stream)
         raise NotSupportedError(f"the host driver has no handle of {name}")
+
+    def recurrent_memory(self, index: int, network: RecurrentNetwork) -> RecurrentMemory | None:
+        self.device_properties(index)
+        return None
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         self._check_stream(stream)

@@ -63,7 +63,16 @@ from typing import Any
 
 from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.core.host.host_wait import Awaited
-from flambeau.driver.api import Collective, DeviceProperties, Executable, HostMemory, Launch, Launcher
+from flambeau.driver.api import (
+    Collective,
+    DeviceProperties,
+    Executable,
+    HostMemory,
+    Launch,
+    Launcher,
+    RecurrentMemory,
+    RecurrentNetwork,
+)
 from flambeau.driver.virtual.allocations import VirtualAllocations
 from flambeau.driver.virtual.capture import Captures
 from flambeau.driver.virtual.collective_calls import Nccl
@@ -471,6 +480,10 @@ class VirtualDriver:
     def library_handle(self, name: str, stream: int) -> int:
         self._queues.stream(stream)
         raise NotSupportedError(f"virtual GPUs have no handle of {name}: NumPy computes for them")
+
+    def recurrent_memory(self, index: int, network: RecurrentNetwork) -> RecurrentMemory | None:
+        self.device_properties(index)
+        return None
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         with self._lock:

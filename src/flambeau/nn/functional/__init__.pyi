@@ -114,6 +114,7 @@ from flambeau.nn.functional import pooling as pooling
 from flambeau.nn.functional.activation import prelu as prelu
 from flambeau.nn.functional import recurrence as recurrence
 from flambeau.nn.functional import recurrent as recurrent
+from flambeau.nn.functional import recurrent_network as recurrent_network
 from flambeau.nn.functional.activation import relu as relu
 from flambeau.nn.functional.activation import relu6 as relu6
 from flambeau.nn.functional.normalization import rms_norm as rms_norm

@@ -11,9 +11,10 @@ recorded operations, which are differentiated.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from flambeau.autograd.function import Function
+from flambeau.nn.functional.dropout import dropout
 from flambeau.ops.nn import recurrent as ops
 from flambeau.ops.pointwise import pointwise_backward as backward
 from flambeau.ops.pointwise import pointwise_functions as pointwise
@@ -24,6 +25,7 @@ from flambeau.tape.mode import recording
 from flambeau.tensor.arguments.extents import require_backed
 from flambeau.tensor.call import call, call_into, empty
 from flambeau.tensor.functions.gradients import run_grad
+from flambeau.tensor.functions.joining import stack
 from flambeau.tensor.tensor import Tensor, make
 
 Given = Tensor | None
@@ -35,6 +37,11 @@ def concatenate(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Return the concatenation of tensors, in new memory."""
     result: Tensor = call(cat, parts, (dim,))
     return result
+
+
+def concatenate_into(out: Tensor, parts: Sequence[Tensor]) -> None:
+    """Store the concatenation of tensors along their first dim in `out`."""
+    call_into(cat, (out,), parts, (0,))
 
 
 class Steps:
@@ -100,6 +107,55 @@ class Running:
     def all(self, state: Tensor) -> Tensor:
         """Return the last state of every sequence, in separate memory."""
         return concatenate((state, *reversed(self.aside)))
+
+
+class Layers(NamedTuple):
+    """The structure of a recurrent network over sequences.
+
+    Attributes:
+        mode: "LSTM", "GRU", "RNN_TANH" or "RNN_RELU".
+        sizes: The number of rows of each time step.
+        count: Number of layers.
+        directions: 2 if each layer runs in both directions, else 1.
+        has_biases: True if each layer and direction has two biases.
+        dropout: The probability that an element between two layers is zeroed; 0 if the network does not train.
+    """
+
+    mode: str
+    sizes: tuple[int, ...]
+    count: int
+    directions: int
+    has_biases: bool
+    dropout: float
+
+    def weights(self, params: Sequence[Tensor], cell: int) -> tuple[Given, ...]:
+        """Return w_ih, w_hh, b_ih, b_hh and the projection of a layer and direction; None for missing ones."""
+        each = len(params) // (self.count * self.directions)
+        products, rest = params[cell * each : cell * each + 2], params[cell * each + 2 : (cell + 1) * each]
+        biases = rest[:2] if self.has_biases else (None, None)
+        projection = rest[2:] if self.has_biases else rest
+        return (*products, *biases, projection[0] if projection else None)
+
+
+def run_steps(
+    layers: Layers, data: Tensor, states: Sequence[Tensor], params: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Return the outputs and last states of a network, layer by layer and step by step."""
+    first = [x.unbind(0) for x in states]
+    steps = [Steps(layers.sizes, reverse) for reverse in (False, True)[: layers.directions]]
+    last = []
+    for layer in range(layers.count):
+        outputs = []
+        for direction, how in enumerate(steps):
+            at = layer * layers.directions + direction
+            h, c = first[0][at], first[1][at] if len(first) > 1 else None
+            out, *ends = Recurrence.apply(layers.mode, how, data, h, c, *layers.weights(params, at))
+            outputs.append(out)
+            last.append(ends)
+        data = outputs[0] if layers.directions == 1 else concatenate(outputs, 1)
+        if layers.dropout and layer < layers.count - 1:
+            data = dropout(data, layers.dropout, True)
+    return (data, *[stack(ends) for ends in zip(*last, strict=True)])
 
 
 def _product(a: Tensor, b: Tensor, added: Given = None) -> Tensor:

@@ -9,15 +9,14 @@ from typing import Any
 from flambeau.core.dtype import promote_types
 from flambeau.core.errors import RaceError
 from flambeau.nn.functional.convolution import linear
-from flambeau.nn.functional.dropout import dropout as drop
-from flambeau.nn.functional.recurrence import Recurrence, Steps, concatenate
+from flambeau.nn.functional.recurrence import Layers, run_steps
+from flambeau.nn.functional.recurrent_network import run_network
 from flambeau.ops.autocast_rules import LOWER, LOWER_ON_CUDA
 from flambeau.ops.nn import recurrent as ops
 from flambeau.tensor import autocast
 from flambeau.tensor.arguments.arg_errors import TensorList, explain_mismatch
 from flambeau.tensor.arguments.public import function
 from flambeau.tensor.call import call
-from flambeau.tensor.functions.joining import stack
 from flambeau.tensor.functions.matmul import addmm
 from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
@@ -97,50 +96,28 @@ def _layers(
     dropout: float, train: bool, bidirectional: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Run all layers. Each receives the outputs of the layer below, both directions side by side."""
-    states, cells = _states(mode, hx)
+    states = _states(mode, hx)
     if autocast.threads:
         rule = LOWER_ON_CUDA if mode == "GRU" else LOWER  # PyTorch composes RNNs of linear functions
-        data, *tensors = autocast.cast(rule, data, *states, *cells, *params)
-        count = len(states)
-        states, cells, params = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
+        data, *tensors = autocast.cast(rule, data, *states, *params)
+        states, params = tensors[: len(states)], tensors[len(states) :]
     directions = 2 if bidirectional else 1
     count = num_layers * directions
-    if len(params) % count or len(states) != count:
+    if len(params) % count or states[0].shape[0] != count:
         raise RuntimeError(
-            f"expected parameters and hidden states of {count} layers, got {len(params)} and {len(states)}"
+            f"expected parameters and hidden states of {count} layers, got {len(params)} and {states[0].shape[0]}"
         )
-    each = len(params) // count
-    steps = [Steps(sizes, reverse) for reverse in (False, True)[:directions]]
-    last = []
-    for layer in range(num_layers):
-        outputs = []
-        for direction, how in enumerate(steps):
-            at = layer * directions + direction
-            weights = _weights(params[at * each : (at + 1) * each], has_biases)
-            out, *ends = Recurrence.apply(mode, how, data, states[at], cells[at], *weights)
-            outputs.append(out)
-            last.append(ends)
-        data = outputs[0] if directions == 1 else concatenate(outputs, 1)
-        if train and dropout and layer < num_layers - 1:
-            data = drop(data, dropout, True)
-    return (data, *[stack(ends) for ends in zip(*last, strict=True)])
+    layers = Layers(mode, tuple(sizes), num_layers, directions, has_biases, dropout if train else 0.0)
+    return run_network(layers, data, states, params) or run_steps(layers, data, states, params)
 
 
-def _states(mode: str, hx: Any) -> tuple[Sequence[Tensor], Sequence[Given]]:
-    """Return the first states of each layer and direction, and cell states of an LSTM."""
+def _states(mode: str, hx: Any) -> Sequence[Tensor]:
+    """Return the first states of all layers and directions, and the cell states of an LSTM."""
     if mode != "LSTM":
-        return hx.unbind(0), (None,) * hx.shape[0]
+        return (hx,)
     if len(hx) != 2:
         raise RuntimeError("lstm expects two hidden states")
-    return hx[0].unbind(0), hx[1].unbind(0)
-
-
-def _weights(params: Sequence[Tensor], has_biases: bool) -> tuple[Given, ...]:
-    """Return w_ih, w_hh, b_ih, b_hh and the projection; None for those that are missing."""
-    products, rest = tuple(params[:2]), tuple(params[2:])
-    biases = rest[:2] if has_biases else (None, None)
-    projection = rest[2:] if has_biases else rest
-    return (*products, *biases, projection[0] if projection else None)
+    return tuple(hx)
 
 
 lstm = _network("LSTM", "lstm")

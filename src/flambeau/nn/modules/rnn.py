@@ -114,7 +114,7 @@ class RNNBase(Module):
         _draw(self)
 
     def flatten_parameters(self) -> None:
-        """Do nothing, because the kernels accept parameters at any address. Programs call this for cuDNN."""
+        """Do nothing, because one kernel packs the parameters for cuDNN at each call, wherever they are."""
 
     # -- running ----------------------------------------------------------------------------------------
 

@@ -70,8 +70,8 @@ class Dnn:
     """
 
     def __init__(self) -> None:
-        library = NativeLibrary("cudnn", "cuDNN", "cudnn", _STATUSES)
-        function: Callable[[str, str], Any] = library.function
+        self.library = NativeLibrary("cudnn", "cuDNN", "cudnn", _STATUSES)
+        function: Callable[[str, str], Any] = self.library.function
         self._create = function("cudnnBackendCreateDescriptor", "ip")
         self._set = function("cudnnBackendSetAttribute", "piilp")
         self._get = function("cudnnBackendGetAttribute", "piilpp")
@@ -88,6 +88,7 @@ class Dnn:
         self._numbers, self._ptrs, self._work = (c_int64 * 3)(1, 2, 3), (c_void_p * 3)(), (c_void_p * 1)()
         self._found = c_void_p()
         self._found_at = byref(self._found)
+        self.recurrent: Any = None  # the functions of recurrent networks, see cudnn_recurrent.py
         handle = c_void_p()
         function("cudnnCreate", "p")(byref(handle))
         self.handle = handle.value
@@ -132,10 +133,19 @@ class Dnn:
             arguments = self._arguments.get(key)
             if arguments is None:
                 arguments = self._new_arguments(key)
-            if native is not self._native:
-                self._set_stream(self.handle, int(native))
-                self._native = native
+            self._select(native)
             self._execute(self.handle, plan, arguments)
+
+    def run(self, call: Callable[[], None], native: Any) -> None:
+        """Run a call of the library whose work goes to a stream."""
+        with self._lock:
+            self._select(native)
+            call()
+
+    def _select(self, native: Any) -> None:
+        if native is not self._native:
+            self._set_stream(self.handle, int(native))
+            self._native = native
 
     def _new_arguments(self, key: Key) -> int:
         """Return cuDNN's descriptor of a set of addresses. It is cached, because training repeats the sets."""

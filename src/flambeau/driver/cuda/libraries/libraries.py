@@ -17,7 +17,8 @@ class Id(ctypes.Structure):
 
 
 _TYPES = {
-    "p": ctypes.c_void_p, "i": ctypes.c_int, "l": ctypes.c_int64, "z": ctypes.c_size_t, "d": ctypes.c_double, "u": Id,
+    "p": ctypes.c_void_p, "i": ctypes.c_int, "l": ctypes.c_int64, "z": ctypes.c_size_t, "d": ctypes.c_double,
+    "f": ctypes.c_float, "u": Id,
 }  # fmt: skip
 
 
@@ -52,7 +53,8 @@ class NativeLibrary:
     def function(self, name: str, signature: str) -> Callable[..., None]:
         """Return a call that raises where it fails. NotSupportedError: the library has no such function.
 
-        `signature` has a letter per argument: p a pointer, i an int, l an int64, z a size_t, d a double, u an Id.
+        `signature` has a letter per argument: p a pointer, i an int, l an int64, z a size_t, d a double, f a float,
+        u an Id.
         """
         try:
             call = getattr(self._dll, name)
