@@ -19,7 +19,14 @@ _TITLES = {
     "image": "norms and pooling of images", "loss": "losses", "gradient": "other gradients",
     "other": "random numbers, FFT, creation, Adam", "copy": "copies between host and device",
     "small calls": "rows of small calls", "graph": "graphs", "step": "training and inference steps",
-    "overlap": "two streams",
+    "overlap": "two streams", "other elements": "other functions, dtypes and layouts",
+    "dimensions": "reductions of any dimensions", "scan of dimension": "scans and sorts of a dimension",
+    "indexed": "other indexing", "spatial": "images: resampling, padding, norms",
+    "other convolution": "convolutions of other kinds", "einsum": "`einsum`",
+    "masked attention": "attention of other kinds",
+    "other loss": "other losses and gradients", "other copy": "copies of other layouts",
+    "read results": "results that the host reads", "small linalg": "small linear algebra",
+    "recurrent": "recurrent layers", "model": "models",
 }  # fmt: skip
 KINDS = {
     "kernel": "kernels, all families",
@@ -36,7 +43,7 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 720, 520, 70, 20, 50
 _LEAST, _MOST = 0, 5  # powers of ten of microseconds on both axes
 
 Row = dict[str, Any]
-"""A workload: `family`, `kind`, `params`, and `real` and `simulated`, each with `ns` and `peak`."""
+"""A workload: `family`, `kind`, `held`, `params`, and `real` and `simulated`, each with `ns` and `peak`."""
 
 
 def page_text(data: dict[str, Any], other: dict[str, Any]) -> str:
@@ -44,20 +51,19 @@ def page_text(data: dict[str, Any], other: dict[str, Any]) -> str:
 
     Args:
         data: `machine`, `date`, `software`, `profile`, and `rows`, each a `Row`.
-        other: The same of a GPU whose profile was derived from that of the first.
+        other: The same of another GPU.
     """
-    rows: list[Row] = data["rows"]
-    families = list(dict.fromkeys(row["family"] for row in rows))
-    table = "".join(_line(_TITLES[name], [r for r in rows if r["family"] == name]) for name in families)
-    worst = sorted(rows, key=lambda row: -abs(math.log(_ratio(row))))[:15]
+    rows, others = held_out(data), held_out(other)
+    worst = sorted(rows, key=_distance)[:15]
     return f"""# Accuracy of simulated times
 
 <!-- Written by `python -m bench.accuracy page`; do not edit. -->
 
 This page is for people who want to know how far to trust the times and the peak memory of virtual
 GPUs. It compares {len(rows)} random workloads on the profile `{data["profile"]}` with measurements of
-{data["date"]} under {data["software"].partition("+")[0]} on an {data["machine"]}. None of them was
-used to fit constants.
+{data["date"]} under {data["software"].partition("+")[0]} on an {data["machine"]}, and {len(others)} with
+measurements of {other["date"]} on an {other["machine"]}. As many more were measured, by a random split, and
+used to fit constants; they are not shown.
 
 ![Simulated times next to measured ones](assets/accuracy.svg)
 
@@ -69,20 +75,25 @@ picture are a ratio of 1 and factors of 1.5 and 3.
 {_overview(rows)}
 ## Families
 
-{_HEAD}{table}
+{_families(rows)}
 ## The worst
 
 | workload | measured, us | simulated, us | ratio |
 | --- | --- | --- | --- |
 {"".join(_worst_line(row) for row in worst)}
-## A GPU that the model was not fitted to
+## Another GPU, and more families
 
-The profile `{other["profile"]}` scales the constants of `{data["profile"]}` by its rates, memory and cache. Those of
-copies over PCIe were measured by `flambeau calibrate` in another run. These are
-{len(other["rows"])} workloads of another seed, measured on {other["date"]} under
-{other["software"].partition("+")[0]} on an {other["machine"]}.
+The profile `{other["profile"]}` has the constants of `{data["profile"]}` except for rates, memory, cache and
+the start of a kernel. These are {len(others)} workloads of another seed. Families that are not above
+were drawn for the first time in this file, so the model knows least of them.
 
-{_overview(other["rows"])}
+{_overview(others)}
+{_families(others)}
+### The worst
+
+| workload | measured, us | simulated, us | ratio |
+| --- | --- | --- | --- |
+{"".join(_worst_line(row) for row in sorted(others, key=_distance)[:15])}
 ## How it was measured
 
 `bench/accuracy` draws shapes, dtypes and layouts by a seed. A kernel's time is between two events
@@ -90,26 +101,44 @@ around ten calls that wait behind a spinning kernel, so that the host's time doe
 of calls, steps and blocking copies are the host's until the device is idle. Three rounds were
 measured; the median counts. Peak memory is what one call allocates beyond what was there before.
 
-The cost model was fitted to half of another 686 workloads, drawn with another seed. Exceptions: the
-rules of scans, `index_put`, `gather`, `dot` and `layer_norm` of long rows were changed after their
-worst rows in this file had been read, so their rows are not held out. The host that
-measured had two speeds, a factor of 1.4 apart, for reasons unknown: repeated measurements of
-the same step differ by as much. The model has the faster one.
+Of each file a random half, which a workload's seed decides, is for fitting: the constants of the
+cost model, and the rules, of which the kernels that PyTorch ran and their grids were read
+(`details`). Exceptions: the rules of scans, `index_put`, `gather`, `dot` and `layer_norm` of
+long rows, and the steps of attention in float32, were changed after worst rows of the other half
+had been read. The hosts that measured had two speeds, a factor of 1.4 apart, for reasons unknown:
+repeated measurements of the same step differ by as much. The model is between them.
 
 ```
-python -m bench.accuracy measure FILE --seed 27   # on a machine with a GPU and PyTorch: one minute
+python -m bench.accuracy measure FILE --seed 29   # on a machine with a GPU and PyTorch: one minute
+python -m bench.accuracy details FILE --seed 29   # there: the kernels and allocations of each call
 python -m bench.accuracy page                     # simulates the workloads and writes this page
 ```
 
 ## What is not modelled
 
-- The workspaces of cuDNN, and temporary memory of split reductions, sorts and scans. Peak memory
-  of convolutions and recurrent layers is therefore too small.
-- Algorithms that cuDNN chooses by shape: persistent recurrent layers, Winograd's convolutions.
+- Temporary memory of sorts and scans, of recurrent layers, of the weight's gradient of
+  convolutions, and losses: PyTorch's mean losses keep the memory of the unreduced loss.
+- Attention without gradients allocates a number for each query that PyTorch does not.
+- Which algorithm cuBLAS and cuDNN choose is known for the commonest shapes only. Recurrent layers
+  count as products. Linear algebra counts as its operations, not as the steps of cuSOLVER.
 - Clocks that fall under load, and contention of other processes.
 - Profiles other than `h100` and `h200` were not measured. They scale the figures of `h100` by their
   rates, clocks and multiprocessors.
 """
+
+
+def held_out(data: dict[str, Any]) -> list[Row]:
+    """Return the rows that were not used to fit constants."""
+    return [row for row in data["rows"] if row["held"]]
+
+
+def _families(rows: Sequence[Row]) -> str:
+    names = dict.fromkeys(row["family"] for row in rows)
+    return _HEAD + "".join(_line(_TITLES[name], [r for r in rows if r["family"] == name]) for name in names)
+
+
+def _distance(row: Row) -> float:
+    return -abs(math.log(_ratio(row)))
 
 
 def _overview(rows: Sequence[Row]) -> str:
@@ -119,7 +148,7 @@ def _overview(rows: Sequence[Row]) -> str:
 
 
 def _ratio(row: Row) -> float:
-    return float(row["simulated"]["ns"] / row["real"]["ns"])
+    return float(max(row["simulated"]["ns"], 1) / row["real"]["ns"])
 
 
 def _line(title: str, rows: Sequence[Row]) -> str:
@@ -162,7 +191,7 @@ def scatter(rows: Sequence[Row]) -> str:
             f'stroke-dasharray="{style or "none"}"/>'
         )
     for row in rows:
-        x, y = (math.log10(row[which]["ns"] / 1e3) for which in ("real", "simulated"))
+        x, y = (math.log10(max(row[which]["ns"] / 1e3, 1.0)) for which in ("real", "simulated"))
         color = _COLORS[row["kind"]]
         parts.append(f'<circle cx="{_x(x)}" cy="{_y(y)}" r="3" fill="{color}" fill-opacity="0.55"/>')
     for place, (kind, title) in enumerate(KINDS.items()):
@@ -190,7 +219,7 @@ def _y(power: float) -> float:
 def write_page(data: dict[str, Any], other: dict[str, Any], docs: Path) -> None:
     """Write the page and its picture into the folder of pages."""
     (docs / "accuracy.md").write_text(page_text(data, other))
-    (docs / "assets" / "accuracy.svg").write_text(scatter(data["rows"]))
+    (docs / "assets" / "accuracy.svg").write_text(scatter([*held_out(data), *held_out(other)]))
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -73,11 +73,11 @@ def test_views_creations_and_nodes_count(machine):
 
 
 def test_the_host_fills_the_staging_buffer_of_pageable_copies(machine):
-    """An H100's host was measured at 13.3 GB/s from pageable memory. From pinned memory the host only enqueues."""
+    """An H100's host was measured at 12 GB/s from pageable memory. From pinned memory the host only enqueues."""
     target, source = torch.empty(1 << 24, device="cuda"), torch.empty(1 << 24)
     pinned = source.pin_memory()
     spent = host_ns(machine, lambda: target.copy_(source, non_blocking=True))
-    assert spent == pytest.approx((1 << 26) / 13.3, rel=0.02)
+    assert spent == pytest.approx((1 << 26) / 12, rel=0.02)
     assert host_ns(machine, lambda: target.copy_(pinned, non_blocking=True)) < 10_000
 
 

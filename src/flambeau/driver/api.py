@@ -11,6 +11,7 @@ capability. A call that raises has changed nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
@@ -204,8 +205,9 @@ class Work(Record):
         threads: Number of elements that can be worked on at the same time, one per thread.
         instructions: Number of instructions, of all threads together.
         cycles: Clock cycles of the longest chain of dependent instructions, beyond the start of a kernel.
-        kernels: Number of kernels that run one after the other.
+        kernels: Number of kernels that run one after the other; 0 if the kernel before does it as well.
         product: The matrix products that are part of it; None if there are none.
+        chain: Clock cycles of the longest chain of loads, meanwhile other threads move bytes and compute.
     """
 
     nbytes: float
@@ -215,6 +217,7 @@ class Work(Record):
     cycles: float = 0.0
     kernels: int = 1
     product: MatrixProduct | None = None
+    chain: float = 0.0
 
 
 class MatrixProduct(Record):
@@ -222,7 +225,7 @@ class MatrixProduct(Record):
 
     Attributes:
         rate: The arithmetic, as in `Kernel.rate`.
-        aligned: True if all rows begin at multiples of 16 bytes, as the fastest loads need.
+        load: Bytes of the widest load that the beginnings of all rows allow, at most 16.
         share: The share of a plain product's rate that they reach.
     """
 
@@ -231,7 +234,7 @@ class MatrixProduct(Record):
     columns: int
     depth: int
     rate: str
-    aligned: bool
+    load: int
     share: float = 1.0
 
 
@@ -608,12 +611,28 @@ def distinct_bytes(meta: Meta) -> int:
     return count
 
 
+# Note [The time of a computation by elements]
+# Problem: PyTorch computes by elements with two kernels, whose instructions cost more than their bytes at times.
+# Rule: Operands of one layout and dtype are one row, of which a block of 128 threads takes 1,024 elements in wide
+# loads; a last block that is not full takes single ones. All others need the place of each element, by divisions.
+# Threads of a warp whose elements are apart in memory take a line of the cache each.
+# Consequences: A transposed operand costs more than its bytes, an operand of one row little.
+
 # The share of a sector's bytes that a transposing kernel uses, for each byte of an element.
 _SECTOR_SHARE = 0.078
+_BLOCK = 1024
+_MATH = 8.0  # instructions by the square root of the operations: functions share their steps
+_PLAIN, _PLACED, _PLACED_HALF = 5.0, 70.0, 57.0  # instructions of an element
+_LINE = 4.2  # instructions of an element for each further line that its warp takes
+_CYCLES, _TAIL_CYCLES = 110.0, 530.0  # latency by the square root of the operations, and of single loads
+_PLACED_CYCLES, _PLACED_HALF_CYCLES = 700.0, 1600.0
+_PLACED_SHARE = 0.8  # of the memory's rate
 
 
 def stream_work(launch: Launch, instructions: float = 0.0) -> Work:
     """Return the work of a kernel that computes each element of its outputs from elements of its inputs.
+
+    See Note [The time of a computation by elements].
 
     Args:
         launch: The launch.
@@ -627,11 +646,29 @@ def stream_work(launch: Launch, instructions: float = 0.0) -> Work:
     plain = all(
         meta.shape == out.shape and meta.strides == out.strides for meta in operands if meta.numel > 1
     )
-    single = len({meta.dtype for meta in operands}) == 1
-    math = 4.0 * launch.kernel.flops(launch) / max(count, 1)
-    each = instructions or math + (5.0 if plain and single else 30.0)
-    moved = sum([distinct_bytes(meta) / line_share(meta) for meta in operands])
-    return Work(moved, launch.nbytes, count, each * count, 14.0 * math)
+    operations = math.sqrt(launch.kernel.flops(launch) / max(count, 1))
+    moved = float(sum([distinct_bytes(meta) for meta in operands]))
+    cycles = _CYCLES * operations
+    if plain:
+        each = _PLAIN + (0.0 if len({meta.dtype for meta in operands}) == 1 else 10.0)
+        if count % _BLOCK and (operations > 3.0 or len(operands) - len(launch.outputs) > 1):
+            cycles += _TAIL_CYCLES
+    else:
+        each = _PLACED if out.itemsize > 2 else _PLACED_HALF
+        each += _LINE * max([lines_of_warp(meta, out) - 1 for meta in operands])
+        cycles += _PLACED_CYCLES if out.itemsize > 2 else _PLACED_HALF_CYCLES
+        moved = sum([distinct_bytes(meta) / line_share(meta) for meta in operands]) / _PLACED_SHARE
+    each += max(_MATH * operations, operations**2)
+    return Work(moved, launch.nbytes, count, (instructions or each) * count, cycles)
+
+
+def lines_of_warp(meta: Meta, out: Meta) -> int:
+    """Return how many lines of the cache the 32 threads of a warp touch in an operand, in the output's order."""
+    if meta.ndim != out.ndim or out.numel < 2 or meta.numel < 2:
+        return 1
+    across = [(out.strides[i], size, meta.strides[i]) for i, size in enumerate(out.shape) if size > 1]
+    _, size, stride = min(across)
+    return 1 if stride in (0, 1) else min(32, size, -(-stride * meta.itemsize))
 
 
 def line_share(meta: Meta) -> float:

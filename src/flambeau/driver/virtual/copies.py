@@ -37,14 +37,14 @@ class Copies:
             return
         device = self._machine.require_memory("copy_in", target, nbytes)
         profile = self._profile
-        rate = profile.links.pcie if source.pinned else profile.links.pageable
         if not source.pinned:
             self._captures.refuse(queue)
             if self._machine.budget is not None:
                 self._machine.budget.require("copy_in", device.index, nbytes)
             source = _stage(source)
         self._core.now += self._host["copy_in"]
-        work = cost.bytes_ns(nbytes, rate)
+        links = profile.links
+        work = cost.bytes_ns(nbytes, links.pcie) if source.pinned else cost.staged_in_ns(nbytes, links)
         self._queues.put(
             scheduler.COPY_IN, "copy_in", queue, nbytes, device.inward, profile.links.copy_in_ns, work,
             self._contents.copy_in, (device.arena, target, source), target,

@@ -1,9 +1,9 @@
 """The simulated cost of commands, as pure functions of sizes and a profile.
 
-A kernel takes the longest of its memory time, its instructions' time and its products' time (a roofline model:
-Williams, Waterman and Patterson, 2009), and the latency of its longest chain of instructions. What a launch does
-is its record's `Kernel.work`. Peaks are reduced to the share that the profile states. Data that fits into the L2
-cache moves at its rate. A quarter of the multiprocessors saturates the memory, so small kernels that run
+A kernel takes the longest of its memory time, its instructions' time, its products' time (a roofline model:
+Williams, Waterman and Patterson, 2009) and its longest chain of loads, and the latency before and after them. What a
+launch does is its record's `Kernel.work`. Peaks are reduced to the share that the profile states. Data that fits into
+the L2 cache moves at its rate. A quarter of the multiprocessors saturates the memory, so small kernels that run
 concurrently share the bandwidth fairly. `bench/accuracy` compares these times with measured ones, to which the
 constants below are fitted.
 """
@@ -20,6 +20,7 @@ _SATURATING_SHARE = 4  # one SM uses at most this many times its share of the ba
 _THREADS_OF_A_BLOCK = 1024  # elements that a block processes: a thread handles several
 # instructions that a multiprocessor starts in a cycle: four schedulers, 32 lanes each
 _INSTRUCTIONS_OF_A_CYCLE = 128
+_STAGING_NS = 5000  # for which the host and the engine wait for each other in a copy of pageable memory
 _STAGING_BUFFER = 1 << 19  # bytes of the staging buffer; larger copies of pageable memory reach the full rate
 _CLOCK_SHARE = 0.886  # the share of the boost clock under load
 # Data up to L2 * (SHARE - EDGE) stays in the cache, from L2 * SHARE on none does.
@@ -27,13 +28,31 @@ _L2_SHARE, _L2_EDGE = 0.9, 0.55
 
 # See Note [The time of a product].
 _TILES = ((128, 256), (128, 128), (64, 128), (64, 64), (32, 64), (32, 32), (16, 32))
-_HALF_RATES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-_SHRINK_HALF, _SHRINK = 0.602, 0.85  # the factors of the rate from one tile size to the next smaller one
-_STEP_NS = 230 / 64  # the minimum time of a step along the depth
-_STEP_NS_OF = {"tf32": 472 / 32}
-_SLOW_STEP_NS = 118 / 8
-_UNALIGNED_HALF, _UNALIGNED = 2.88, 1.15  # times that narrow loads take
-_PRODUCT_START, _TILE_END, _SPLIT_END = 0.96e-6, 1.385e-6, 2.63e-6  # seconds
+_HALF_KINDS = ("float16", "bfloat16", "float8")
+_FEWEST_STEPS = 64  # of a part of the depth
+
+
+class Tiling(NamedTuple):
+    """The constants of products by kind of arithmetic. See Note [The time of a product].
+
+    Attributes:
+        shrink: Factor of the rate from one tile size to the next smaller one.
+        step: Least seconds of a unit of the depth.
+        tile: Seconds of a tile beyond its depth.
+        split: Seconds of the sum of split parts.
+        slower: Widest load in bytes -> factors of the time of the arithmetic and of the steps.
+    """
+
+    shrink: float
+    step: float
+    tile: float
+    split: float
+    slower: dict[int, tuple[float, float]]
+
+
+_HALF = Tiling(1.0, 3.5e-9, 0.66e-6, 4.3e-6, {8: (2.0, 1.83), 4: (3.7, 1.83), 2: (6.0, 4.0)})
+_TF32 = Tiling(0.62, 11.3e-9, 1.1e-6, 2.5e-6, {8: (1.87, 1.0), 4: (1.87, 1.0)})
+_SINGLE = Tiling(0.88, 11.6e-9, 1.27e-6, 7.2e-6, {})
 
 
 def kernel_sms(work: Work, profile: Profile) -> int:
@@ -50,8 +69,8 @@ def kernel_ns(work: Work, profile: Profile) -> int:
     clock = profile.clock_khz * 1e3 * _CLOCK_SHARE
     issue = work.instructions / (_INSTRUCTIONS_OF_A_CYCLE * blocks * clock)
     product = product_seconds(work.product, profile) if work.product is not None else 0.0
-    between = (work.kernels - 1) * profile.costs.kernel_ns
-    return round((max(memory, issue, product) + work.cycles / clock) * 1e9) + between
+    between = max(work.kernels - 1, 0) * profile.costs.kernel_ns
+    return round((max(memory, issue, product, work.chain / clock) + work.cycles / clock) * 1e9) + between
 
 
 def memory_rate(resident: float, profile: Profile) -> float:
@@ -72,29 +91,34 @@ def memory_rate(resident: float, profile: Profile) -> float:
 
 def product_seconds(product: MatrixProduct, profile: Profile) -> float:
     """Return the seconds of matrix products, without the start of their kernel. See Note [The time of a product]."""
-    half = product.rate in _HALF_RATES
-    rate = peak(product.rate, profile) * product.share / profile.sms
-    step = (_STEP_NS if half else _STEP_NS_OF.get(product.rate, _SLOW_STEP_NS)) * 1e-9
-    if not product.aligned:
-        slower = _UNALIGNED_HALF if half else _UNALIGNED
-        rate, step = rate / slower, step * slower
-    shrink = _SHRINK_HALF if half else _SHRINK
-    step /= product.share
+    tiling = _tiling(product.rate, profile)
+    slower, slower_steps = tiling.slower.get(product.load, (1.0, 1.0))
+    reached = min(peak(product.rate, profile) * product.share, roof(product.rate, profile))
+    rate = reached / (profile.sms * slower)
+    step = tiling.step * slower_steps / product.share
     best = float("inf")
     for place, sides in enumerate(_TILES):
-        reached = rate * shrink**place
+        shrunk = rate * tiling.shrink**place
         for high, wide in {sides, sides[::-1]}:
             tiles = product.count * -(-product.rows // high) * -(-product.columns // wide)
+            together = min(2 ** (place / 2), 4.0)
             best = min(
                 best,
-                _tiled_seconds(product, profile, tiles, 2 * high * wide / reached, step, 2 ** (place // 2)),
+                _tiled_seconds(product, profile, tiling, tiles, 2 * high * wide / shrunk, step, together),
             )
-    return best + _PRODUCT_START
+    return best
+
+
+def _tiling(rate: str, profile: Profile) -> Tiling:
+    """Return the constants for a kind of arithmetic. A kind that the device lacks runs as float32."""
+    kind = _kind(rate, profile)
+    return _HALF if kind in _HALF_KINDS else _TF32 if kind == "tf32" else _SINGLE
 
 
 def _tiled_seconds(
-    product: MatrixProduct, profile: Profile, tiles: int, arithmetic: float, step: float, together: int
-) -> float:
+    product: MatrixProduct, profile: Profile, tiling: Tiling, tiles: int, arithmetic: float, step: float,
+    together: float,
+) -> float:  # fmt: skip
     """Return the seconds of all tiles, for the best split of the depth.
 
     Args:
@@ -105,25 +129,34 @@ def _tiled_seconds(
     """
     best = float("inf")
     for parts in (1, 2, 4, 8, 16, 32):
-        if parts > 1 and (product.depth < 64 * parts or tiles * parts > 2 * profile.sms):
+        if parts > 1 and (product.depth < _FEWEST_STEPS * parts or tiles * parts > 2 * profile.sms):
             break
         waves, depth = -(-tiles * parts // profile.sms), -(-product.depth // parts)
-        rounds = max(waves / min(together, 4), 1.0)
-        seconds = max(waves * depth * arithmetic, rounds * depth * max(arithmetic, step)) + rounds * _TILE_END
+        rounds = max(waves / together, 1.0)
+        seconds = (
+            max(waves * depth * arithmetic, rounds * depth * max(arithmetic, step)) + rounds * tiling.tile
+        )
         if parts > 1:
             sums = 8 * product.count * product.rows * product.columns * parts
-            seconds += _SPLIT_END + sums / profile.l2_bandwidth
+            seconds += tiling.split + sums / profile.l2_bandwidth
         best = min(best, seconds)
     return best
 
 
 def peak(rate: str, profile: Profile) -> float:
-    """Return the operations per second of the whole device. A kind that it lacks runs at float32's rate."""
-    for kind in (_KINDS.get(rate, rate), "float32"):
-        value = getattr(profile.rates, kind, None)
-        if value is not None:
-            return float(value * getattr(profile.efficiency, kind))
-    raise AssertionError("a profile has a float32 rate")
+    """Return the operations per second that large products reach on the whole device."""
+    return roof(rate, profile) * float(getattr(profile.efficiency, _kind(rate, profile)))
+
+
+def roof(rate: str, profile: Profile) -> float:
+    """Return the operations per second of the whole device that no product exceeds."""
+    return float(getattr(profile.rates, _kind(rate, profile)))
+
+
+def _kind(rate: str, profile: Profile) -> str:
+    """Return the key of a kind of arithmetic. A kind that the device lacks runs at float32's rate."""
+    kind = _KINDS.get(rate, rate)
+    return kind if getattr(profile.rates, kind, None) is not None else "float32"
 
 
 _KINDS = {"float8_e4m3fn": "float8", "float8_e5m2": "float8"}
@@ -139,13 +172,18 @@ def bytes_ns(nbytes: int, rate: float) -> int:
     return round(nbytes * 1e9 / rate)
 
 
+def staged_in_ns(nbytes: int, links: Links) -> int:
+    """Return the nanoseconds of a copy from pageable memory, which the host copies to the staging buffer."""
+    return bytes_ns(nbytes, links.pageable) + _STAGING_NS
+
+
 def staged_out_ns(nbytes: int, links: Links) -> int:
     """Return the nanoseconds of a copy to pageable memory.
 
     Except for the first piece, the host empties the staging buffer while the engine fills it again.
     """
     first = bytes_ns(min(nbytes, _STAGING_BUFFER), links.host_copy)
-    return bytes_ns(nbytes, links.pageable_out) + first
+    return bytes_ns(nbytes, links.pageable_out) + first + _STAGING_NS
 
 
 def local_copy_ns(nbytes: int, profile: Profile) -> int:

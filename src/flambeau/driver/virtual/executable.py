@@ -72,7 +72,7 @@ class VirtualExecutable(Executable):
 
     __slots__ = (
         "addresses", "body", "code", "copies", "cycles", "host_ns", "is_large", "may_fail", "name", "nbytes", "outputs",
-        "run_at", "scalars", "sms", "spans", "windows", "work",
+        "run_at", "scalars", "sms", "spans", "start_ns", "windows", "work",
     )  # fmt: skip
 
     def __init__(
@@ -103,7 +103,9 @@ class VirtualExecutable(Executable):
         self.cycles = launch.kernel.cycles
         self.workspace = launch.kernel.workspace(launch)
         self.host_ns = host.of_launch(self.name, len(self.spans))
-        self.sms, self.work = 1, 0
+        self.sms, self.work, self.start_ns = 1, 0, profile.costs.kernel_ns
         if self.cycles is None:
             work = launch.kernel.work(launch)
             self.sms, self.work = cost.kernel_sms(work, profile), cost.kernel_ns(work, profile)
+            if not work.kernels:
+                self.start_ns = 0

@@ -136,7 +136,7 @@ class RecordedGraph:
             command.prior = None
             if command.kind == scheduler.KERNEL:
                 if command.stream in launched:
-                    command.latency = node_ns
+                    command.latency = min(command.latency, node_ns)
                 launched.add(command.stream)
 
     def copies(self, queue: SimulatedStream, seeds: Sequence[tuple[int, int]]) -> Iterator[Command]:

@@ -65,10 +65,9 @@ class Launches:
                     machine.check_reach(exe.name, index, owner, ptr, span)
             if exe.copies and machine.budget is not None:
                 machine.budget.require(exe.name, index, exe.copies)
-            costs = self._profile.costs
             work = exe.work if exe.cycles is None else cost.cycles_ns(exe.cycles(scalars), self._profile)
             command = Command(
-                scheduler.KERNEL, exe.name, queue, exe.nbytes, device.processors, exe.sms, costs.kernel_ns,
+                scheduler.KERNEL, exe.name, queue, exe.nbytes, device.processors, exe.sms, exe.start_ns,
                 work, self._run, (exe, ptrs, scalars), exe.code,
             )  # fmt: skip
             if exe.may_fail:

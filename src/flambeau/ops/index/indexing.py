@@ -329,7 +329,7 @@ index_select = define(
             _index_select_host,
             cuda=Routine("index.indexing:index_select"),
             touches=_along(False),
-            work=selection_work.read_rows,
+            work=selection_work.select_rows,
         ),
         DTYPES,
         _index_select_samples,

@@ -47,6 +47,7 @@ from flambeau.ops.op import (
     define,
     note,
 )
+from flambeau.ops.work import element_work
 
 Array = np.ndarray[Any, Any]
 Run = Callable[..., Any]
@@ -257,7 +258,9 @@ def _op(
     derivative: Derivative,
     autocast: AutocastRule = UNCHANGED,
 ) -> Op:
-    kernel = Kernel(name, host, count_flops(factor), cuda=Routine(library=f"linalg.{cuda}"))
+    kernel = Kernel(
+        name, host, count_flops(factor), cuda=Routine(library=f"linalg.{cuda}"), work=element_work.factorization,
+    )  # fmt: skip
     return define(Op(name, rule, kernel, dtypes, samples, derivative=derivative, autocast=autocast))
 
 

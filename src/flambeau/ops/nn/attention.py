@@ -26,7 +26,7 @@ from flambeau.ops.nn.attention_gradients import attention_backward, masked_score
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATS, wide
-from flambeau.ops.work import product_work
+from flambeau.ops.work import product_work, workspaces
 
 Array = np.ndarray[Any, Any]
 
@@ -122,7 +122,8 @@ attention = define(
     Op(
         "scaled_dot_product_attention", _rule,
         Kernel("attention", _host, _flops, rate=product_rate, cuda=Routine("nn.attention:attention"),
-            work=product_work.attention, fast=HostRoutine("attention:attention", ulps=8),
+            work=product_work.attention, workspace=workspaces.attention,
+            fast=HostRoutine("attention:attention", ulps=8),
         ), FLOATS, _samples,
         flags=("matmul_allow_tf32",),
         derivative=Derivative(whole=_back, name="ScaledDotProductAttentionBackward0", outputs=1), autocast=LOWER,

@@ -20,7 +20,7 @@ from flambeau.ops.linalg.matmul import product_rate, round_to_tf32, uses_tf32
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device, table
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATS
-from flambeau.ops.work import product_work
+from flambeau.ops.work import product_work, workspaces
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]
@@ -176,6 +176,7 @@ attention_backward = define(
             rate=product_rate,
             cuda=Routine(library="nn.attention_gradients:backward"),
             work=product_work.attention_gradient,
+            workspace=workspaces.attention_gradient,
         ),
         FLOATS,
         _samples,

@@ -22,7 +22,7 @@ from flambeau.ops.nn.windows import Ints, pad_axes, spread, taps, windows
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATING_OR_COMPLEX, INTEGERS, REFUSED
-from flambeau.ops.work import product_work
+from flambeau.ops.work import convolution_work, workspaces
 
 Array = np.ndarray[Any, Any]
 
@@ -318,7 +318,8 @@ convolution = define(
             _flops,
             rate=product_rate,
             cuda=Routine("nn.direct_convolution:convolution", library="nn.convolution:convolution"),
-            work=product_work.convolution,
+            work=convolution_work.convolution,
+            workspace=workspaces.convolution,
             fast=HostRoutine("convolution:convolution", ulps=64),
         ),
         FLOATING_OR_COMPLEX,
@@ -423,7 +424,8 @@ convolution_backward_input = define(
         "convolution_backward_input", _input_rule,
         Kernel(
             "convolution_backward_input", _input_host, _input_flops, rate=product_rate,
-            cuda=Routine(library="nn.convolution:backward_input"), work=product_work.convolution_of_input,
+            cuda=Routine(library="nn.convolution:backward_input"), work=convolution_work.convolution_of_input,
+            workspace=workspaces.convolution_of_input,
             fast=HostRoutine("convolution:backward_input", ulps=64),
         ),
         FLOATING_OR_COMPLEX, _input_samples, flags=FLAGS,
@@ -435,7 +437,8 @@ convolution_backward_weight = define(
         "convolution_backward_weight", _weight_rule,
         Kernel(
             "convolution_backward_weight", _weight_host, _weight_flops, rate=product_rate,
-            cuda=Routine(library="nn.convolution:backward_weight"), work=product_work.convolution_of_weight,
+            cuda=Routine(library="nn.convolution:backward_weight"), work=convolution_work.convolution_of_weight,
+            workspace=workspaces.convolution_of_weight,
             fast=HostRoutine("convolution:backward_weight", ulps=64),
         ),
         FLOATING_OR_COMPLEX, _weight_samples, flags=FLAGS,

@@ -221,7 +221,7 @@ interpolate = define(
         "interpolate", _interpolate_rule,
         Kernel(
             "interpolate", _interpolate_host, _flops, cuda=Routine("nn.resampling:interpolate"),
-            work=element_work.per_element(100, 0.6),
+            work=element_work.resampling,
         ),
         (*FLOATS, uint8),
         _interpolate_samples, derivative=Derivative(_back, name=_name, linear="together"), autocast=FLOAT32_ON_CUDA,

@@ -127,6 +127,7 @@ binary_cross_entropy_with_logits = _paired(
     cuda="(1 - b) * a - (lesser(a, T(0)) - log1p_(exp_(-absolute(a))))",
     derivative=Derivative(lambda grad, a, b: (a.sigmoid() - b) * grad, lambda grad, a: -grad * a),
     autocast=FLOAT32,
+    work=row_work.paired_loss,
 )
 
 

@@ -197,6 +197,7 @@ rms_norm = define(
             _rows_host(_divide_by_root),
             _flops,
             cuda=Routine("nn.normalizing:rms_norm", row_dims=_layer_dims),
+            workspace=workspaces.moment_of_odd_rows,
             work=row_work.norm_of_rows,
             fast=HostRoutine("normalization:rms_norm", ulps=16),
         ),

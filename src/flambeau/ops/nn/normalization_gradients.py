@@ -26,7 +26,7 @@ from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, de
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATS, wide
 from flambeau.ops.reduce.reduce_rows import grouping, pairwise_sum
-from flambeau.ops.work import row_work
+from flambeau.ops.work import row_work, workspaces
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]
@@ -303,6 +303,7 @@ batch_norm_backward_by_moments = define(
             _flops,
             cuda=Routine("nn.normalizing_gradients:batch_norm_backward_by_moments"),
             work=row_work.norm_gradient(5.4),
+            workspace=workspaces.sums_of_channels,
         ),
         FLOATS,
         _moment_samples,

@@ -18,6 +18,7 @@ from flambeau.ops.nn.sampling_gradients import gradient
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATS
+from flambeau.ops.work import element_work
 
 Array = np.ndarray[Any, Any]
 Params = tuple[Any, ...]
@@ -225,7 +226,13 @@ grid_sample = define(
     Op(
         "grid_sample",
         _grid_rule,
-        Kernel("grid_sample", _grid_host, _grid_flops, cuda=Routine("nn.sampling:grid_sample")),
+        Kernel(
+            "grid_sample",
+            _grid_host,
+            _grid_flops,
+            cuda=Routine("nn.sampling:grid_sample"),
+            work=element_work.samples_of_channels,
+        ),
         FLOATS,
         _grid_samples,
         derivative=Derivative(

@@ -18,7 +18,7 @@ from flambeau.core.dtype import DTYPES, FLOATING, INTEGRAL, bool_, dtype, float3
 from flambeau.core.frozen import Record
 from flambeau.core.layout import broadcast_shapes, expand_strides, result_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Expression, Kernel, Launch, Steps
+from flambeau.driver.api import Body, Expression, Kernel, Launch, Steps, Work, stream_work
 from flambeau.ops.autocast_rules import UNCHANGED, AutocastRule
 from flambeau.ops.op import (
     MISSING,
@@ -105,6 +105,7 @@ class PointwiseDefinition(Record):
 
         derivative: See Note [Derivatives]; none where the result is bool or only integers are accepted.
         autocast: The dtypes to which autocast casts its inputs.
+        work: See `Kernel.work`.
         recorded_in_place: See `Op`.
         forms: The public names that are bound from the operator.
         sparse: The part of a sparse tensor that it computes. "values": the values, after equal indices are added up,
@@ -143,6 +144,7 @@ class PointwiseDefinition(Record):
 
     derivative: Derivative = MISSING
     autocast: AutocastRule = UNCHANGED
+    work: Callable[[Launch], Work] = stream_work
     recorded_in_place: bool = True
     forms: PublicForms = USUAL
     sparse: SparseForm = ""
@@ -158,7 +160,7 @@ class PointwiseDefinition(Record):
         form = Expression(
             self.cuda, self._steps, self._constants, header=self.header, functions=self.functions
         )
-        kernel = Kernel(self.name, self._body, self._flops, cuda=form)
+        kernel = Kernel(self.name, self._body, self._flops, cuda=form, work=self.work)
         record = Pointwise(
             self.name, Inference(self).infer, kernel, dtypes, self._samples, casts_output=True,
             flags=("default_dtype",), derivative=derivative, autocast=self.autocast, compute=self.compute,

@@ -37,6 +37,7 @@ from flambeau.ops.pointwise.public_forms import (
     TORCH_IN_PLACE,
     PublicForms,
 )
+from flambeau.ops.work import element_work
 
 NUMBERS_OR_COMPLEX = (*INTEGERS, *FLOATING_OR_COMPLEX)
 
@@ -130,6 +131,7 @@ moving_average = pointwise(
     examples=((0.9, 0.1),),
     cuda="add(mul(a, c), mul(b, d))",
     derivative=NOT_DIFFERENTIABLE,
+    work=element_work.within_another,
 )
 sub = pointwise(
     "sub",

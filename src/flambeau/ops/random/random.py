@@ -106,7 +106,9 @@ def _distribution(
         return body
 
     form = _cuda_form(deal, parameters)
-    kernel = Kernel(name, host, cuda=form, draws=True, work=element_work.per_element(90, 0.5))
+    kernel = Kernel(
+        name, host, cuda=form, draws=True, work=element_work.per_element(85 if "norm" in name else 55, 0.6)
+    )
     return define(Op(name, rule, kernel, dtypes, lambda make, dtype: [], derivative=NOT_DIFFERENTIABLE))
 
 

@@ -58,7 +58,7 @@ from flambeau.ops.reduce.reduction_gradients import (
     tied_back,
     var_back,
 )
-from flambeau.ops.work import row_work
+from flambeau.ops.work import row_work, workspaces
 
 Dims = tuple[int, ...] | int | None
 Empty = Callable[[str, Meta, tuple[int, ...], bool], None]
@@ -210,6 +210,7 @@ class ReductionDefinition(Record):
         cuda: The reduction for real GPUs, or the routine if it needs whole rows (medians).
         derivative, autocast: See `Op`.
         work: See `Kernel.work`.
+        workspace: See `Kernel.workspace`.
     """
 
     name: str
@@ -227,11 +228,18 @@ class ReductionDefinition(Record):
     derivative: Derivative = MISSING
     autocast: AutocastRule = UNCHANGED
     work: Callable[[Launch], Work] = row_work.reduction()
+    workspace: Callable[[Launch], tuple[int, ...]] = workspaces.partial_sums
 
     def operator(self) -> Op:
         """Return the operator, after adding it to the table of operators."""
         kernel = Kernel(
-            self.name, _host(self.fold), _flops, cuda=self.cuda, work=self.work, fast=_FAST.get(self.fold)
+            self.name,
+            _host(self.fold),
+            _flops,
+            cuda=self.cuda,
+            work=self.work,
+            workspace=self.workspace,
+            fast=_FAST.get(self.fold),
         )
         return define(
             Op(
@@ -400,7 +408,7 @@ amax = reduction(
     dtypes=REALS,
     cuda=_GREATEST,
     derivative=Derivative(lambda grad, a, out, params: tied_back(grad, a, out, params)),
-    work=row_work.reduction(20),
+    workspace=workspaces.partial_elements,
 )
 amin = reduction(
     "amin",
@@ -410,7 +418,7 @@ amin = reduction(
     dtypes=REALS,
     cuda=_LEAST,
     derivative=Derivative(lambda grad, a, out, params: tied_back(grad, a, out, params)),
-    work=row_work.reduction(20),
+    workspace=workspaces.partial_elements,
 )
 aminmax = reduction(
     "aminmax", lambda x: (np.minimum.reduce(x, axis=1), np.maximum.reduce(x, axis=1)), _dtypes_unchanged_real,
@@ -483,7 +491,8 @@ max_dim = reduction(
     dtypes=REALS,
     global_form=False,
     derivative=Derivative(lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params)),
-    work=row_work.reduction(25),
+    work=row_work.reduction_of_pairs,
+    workspace=workspaces.partial_pairs,
 )
 min_dim = reduction(
     "min",
@@ -495,7 +504,8 @@ min_dim = reduction(
     dtypes=REALS,
     global_form=False,
     derivative=Derivative(lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params)),
-    work=row_work.reduction(25),
+    work=row_work.reduction_of_pairs,
+    workspace=workspaces.partial_pairs,
 )
 _NUMBERS = tuple(d for d in REALS if d is not bool_)
 argmax = reduction(
@@ -506,7 +516,8 @@ argmax = reduction(
     empty=_needs_dim_index,
     dtypes=_NUMBERS,
     derivative=NOT_DIFFERENTIABLE,
-    work=row_work.reduction(25),
+    work=row_work.reduction_of_pairs,
+    workspace=workspaces.partial_pairs,
 )
 argmin = reduction(
     "argmin",
@@ -516,7 +527,8 @@ argmin = reduction(
     empty=_needs_dim_index,
     dtypes=_NUMBERS,
     derivative=NOT_DIFFERENTIABLE,
-    work=row_work.reduction(25),
+    work=row_work.reduction_of_pairs,
+    workspace=workspaces.partial_pairs,
 )
 all_ = reduction(
     "all",
@@ -524,7 +536,7 @@ all_ = reduction(
     _dtypes_of_test,
     cuda=_form("T", "true", "x", "a && b", "s"),
     derivative=NOT_DIFFERENTIABLE,
-    work=row_work.reduction(20),
+    workspace=workspaces.partial_elements,
 )
 any_ = reduction(
     "any",
@@ -532,7 +544,7 @@ any_ = reduction(
     _dtypes_of_test,
     cuda=_form("T", "false", "x", "a || b", "s"),
     derivative=NOT_DIFFERENTIABLE,
-    work=row_work.reduction(20),
+    workspace=workspaces.partial_elements,
 )
 count_nonzero = reduction(
     "count_nonzero",
@@ -540,6 +552,7 @@ count_nonzero = reduction(
     _dtypes_of_count,
     cuda=_form("i64", "0", "nonzero(x)", "a + b", "s"),
     derivative=NOT_DIFFERENTIABLE,
+    work=row_work.reduction(kernels=3),
 )
 var_mean = reduction(
     "var_mean",
@@ -552,7 +565,8 @@ var_mean = reduction(
     derivative=Derivative(
         lambda grads, a, metas, params: var_back(grads[0], a, params) + mean_back(grads[1], metas, params)
     ),
-    work=row_work.reduction(45, moments=True),
+    work=row_work.reduction_of_moments,
+    workspace=workspaces.partial_pairs,
 )
 std_mean = reduction(
     "std_mean",
@@ -567,7 +581,8 @@ std_mean = reduction(
             std_back(grads[0], a, out, params) + mean_back(grads[1], metas, params)
         )
     ),
-    work=row_work.reduction(45, moments=True),
+    work=row_work.reduction_of_moments,
+    workspace=workspaces.partial_pairs,
 )
 var = reduction(
     "var",
@@ -577,7 +592,8 @@ var = reduction(
     dtypes=FLOATING_OR_COMPLEX,
     extra=((1,), (0,)),
     derivative=Derivative(var_back),
-    work=row_work.reduction(45, moments=True),
+    work=row_work.reduction_of_moments,
+    workspace=workspaces.partial_pairs,
 )
 std = reduction(
     "std",
@@ -587,7 +603,8 @@ std = reduction(
     dtypes=FLOATING_OR_COMPLEX,
     extra=((1,), (0,)),
     derivative=Derivative(std_back),
-    work=row_work.reduction(45, moments=True),
+    work=row_work.reduction_of_moments,
+    workspace=workspaces.partial_pairs,
 )
 
 
@@ -619,6 +636,7 @@ logsumexp = reduction(
     derivative=Derivative(logsumexp_back),
     autocast=FLOAT32_ON_CUDA,
     work=row_work.logarithm_of_sum,
+    workspace=workspaces.exponentials,
 )
 median = reduction(
     "median",
@@ -630,6 +648,7 @@ median = reduction(
     global_form=False,
     cuda=Routine("index.ranks:median"),
     work=row_work.rank,
+    workspace=workspaces.nothing,
     derivative=Derivative(
         lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params), name="MedianBackward1"
     ),
@@ -644,6 +663,7 @@ nanmedian = reduction(
     global_form=False,
     cuda=Routine("index.ranks:nanmedian"),
     work=row_work.rank,
+    workspace=workspaces.nothing,
     derivative=Derivative(
         lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params), name="NanmedianBackward1"
     ),
@@ -655,6 +675,7 @@ median_all = reduction(
     dtypes=_NUMBERS,
     cuda=Routine("index.ranks:median"),
     work=row_work.rank,
+    workspace=workspaces.nothing,
     derivative=Derivative(
         lambda grad, a, out, params: extreme_back(grad, a, out, params), name="MedianBackward0"
     ),
@@ -667,6 +688,7 @@ nanmedian_all = reduction(
     dtypes=_NUMBERS,
     cuda=Routine("index.ranks:nanmedian"),
     work=row_work.rank,
+    workspace=workspaces.nothing,
     derivative=Derivative(
         lambda grad, a, out, params: extreme_back(grad, a, out, params), name="NanmedianBackward0"
     ),
@@ -697,6 +719,7 @@ kthvalue = reduction(
     "kthvalue", reduce_rows.kthvalue, _dtypes_of_order, also=("index",), empty=_needs_dim, dtypes=_NUMBERS,
     extra=((1,), (2,)), global_form=False,
     check=_check_rank, cuda=Routine("index.ranks:kthvalue"), work=row_work.kth_value,
+    workspace=workspaces.nothing,
     derivative=Derivative(
         lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params),
     ),

@@ -284,6 +284,7 @@ cumprod = scanner(
     widens=True,
     derivative=Derivative(_cumprod_back),
     autocast=FLOAT32_ON_CUDA,
+    work=row_work.cumulative_sum,
     fast=HostRoutine("scan:cumprod"),
 )
 cummax = scanner(
@@ -311,6 +312,7 @@ logcumsumexp = scanner(
     "logcumsumexp_out_cpu",
     "log_join(a, b)",
     derivative=Derivative(_logcumsumexp_back),
+    work=row_work.cumulative_sum,
     fast=HostRoutine("scan:logcumsumexp"),
 )
 

@@ -14,7 +14,7 @@ from flambeau.driver.api import Body, Kernel, Launch, Routine
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATS
-from flambeau.ops.work import row_work
+from flambeau.ops.work import row_work, workspaces
 
 Array = np.ndarray[Any, Any]
 
@@ -74,6 +74,7 @@ def _define(name: str, rows: Callable[[Array, Array], Array], derivative: Deriva
         lambda launch: 8 * launch.outputs[0].numel,
         cuda=Routine(f"nn.softmax:{name}", row_dims=lambda launch: launch.params[:1]),
         work=row_work.softmax_gradient,
+        workspace=workspaces.one_result if name == "softmax_backward" else workspaces.nothing,
     )
     return define(Op(name, _rule, kernel, FLOATS, _samples, derivative=derivative))
 

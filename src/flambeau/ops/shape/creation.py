@@ -157,7 +157,7 @@ eye = define(
     Op(
         "eye",
         _eye_rule,
-        Kernel("eye", _eye_host, cuda=_EYE, work=element_work.per_element(45, 0.2)),
+        Kernel("eye", _eye_host, cuda=_EYE, work=element_work.two_kernels),
         DTYPES,
         _eye_samples,
         derivative=NOT_DIFFERENTIABLE,

@@ -200,7 +200,9 @@ flip = define(
     Op(
         "flip",
         _flip_rule,
-        Kernel("flip", _flip_host, cuda=Routine("index.joining:flip"), work=element_work.per_element(65)),
+        Kernel(
+            "flip", _flip_host, cuda=Routine("index.joining:flip"), work=element_work.per_element(65, 0.7)
+        ),
         DTYPES,
         _flip_samples,
         derivative=Derivative(lambda grad, params: grad.flip(params[0]), linear="together"),

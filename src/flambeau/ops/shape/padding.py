@@ -138,7 +138,7 @@ pad = define(
     Op(
         "pad",
         _rule,
-        Kernel("pad", _host, cuda=Routine("nn.padding:pad"), work=element_work.per_element(90, 2.6)),
+        Kernel("pad", _host, cuda=Routine("nn.padding:pad"), work=element_work.padding),
         DTYPES,
         _samples,
         derivative=Derivative(_pad_back),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch, Work, distinct_bytes
+from flambeau.driver.api import Launch, Work, distinct_bytes, stream_work
 
 _LONG_FORMULA = 4  # number of statements beyond which PyTorch uses several kernels
 
@@ -48,6 +48,58 @@ def per_element(instructions: float, microseconds: float = 0.0) -> Callable[[Lau
     return work
 
 
+def windows(base: float, tap: float) -> Callable[[Launch], Work]:
+    """Return the work of pooling, which computes the bounds of each window and reads its elements.
+
+    Args:
+        base: Instructions of an output.
+        tap: Instructions of an element of its window.
+    """
+
+    def work(launch: Launch) -> Work:
+        count = launch.outputs[0].numel
+        taps = launch.kernel.flops(launch) / max(count, 1)
+        return pass_over(launch, count, 1.0, (base + tap * taps) * count)
+
+    return work
+
+
+_SAMPLE, _LINEAR, _CUBIC = 0.18, 0.2, 0.6  # microseconds of a channel of a place
+
+
+def samples_of_channels(launch: Launch) -> Work:
+    """Return the work of `grid_sample`: a thread goes over the channels of its place."""
+    out = launch.outputs[0]
+    work = pass_over(launch, out.numel, 1.2, 60.0 * out.numel)
+    return work.with_(chain=out.shape[1] * _SAMPLE * CYCLES_OF_A_MICROSECOND)
+
+
+def resampling(launch: Launch) -> Work:
+    """Return the work of `interpolate`; except for the nearest element, a thread goes over all channels of a place."""
+    out, mode = launch.outputs[0], launch.params[0].mode
+    work = pass_over(launch, out.numel, 0.6, 72.0 * out.numel)
+    if mode.startswith("nearest"):
+        return work
+    each = _CUBIC if mode == "cubic" else _LINEAR
+    return work.with_(chain=out.shape[0] * out.shape[1] * each * CYCLES_OF_A_MICROSECOND)
+
+
+def padding(launch: Launch) -> Work:
+    """Return the work of `pad`: a fill and a copy of the middle, or one kernel that finds each element's source."""
+    count = launch.outputs[0].numel
+    return pass_over(launch, count, 2.6 if launch.params[0] == "constant" else 0.5, 90.0 * count)
+
+
+def within_another(launch: Launch) -> Work:
+    """Return no work, of a launch whose results PyTorch's kernel before it computes as well."""
+    return Work(0.0, 0.0, 1, kernels=0)
+
+
+def two_kernels(launch: Launch) -> Work:
+    """Return the work of a fill and a second fill of few elements."""
+    return pass_over(launch, launch.outputs[0].numel, kernels=2)
+
+
 def concatenation(launch: Launch) -> Work:
     """Return the work of `cat`: slow where single elements alternate."""
     count = launch.outputs[0].numel
@@ -62,12 +114,60 @@ def copy_and_change(launch: Launch) -> Work:
     return Work(float(nbytes), nbytes, out.numel, kernels=2)
 
 
+_RADICES = 127  # the greatest prime factor that a transform has a kernel for; few are fast
+_FAST_RADICES = 13
+
+
 def transform(launch: Launch) -> Work:
-    """Return the work of a Fourier transform. Above 4,096 points it takes several kernels."""
+    """Return the work of a Fourier transform along the last dimension.
+
+    Above 4,096 points it takes several kernels. Lengths with great prime factors are convolutions of twice the length,
+    filled up to a power of two (Bluestein, 1970).
+    """
     out, source = launch.outputs[0], launch.inputs[0]
     is_complex = isinstance(source, Meta) and source.dtype.is_complex
+    length = source.shape[-1] if isinstance(source, Meta) and source.ndim else 1
+    if _greatest_prime(length) > (_RADICES if is_complex else 73):
+        padded = 1 << (2 * length - 1).bit_length()
+        nbytes = 8.0 * padded * out.numel / max(out.shape[-1], 1)
+        moved = nbytes * (10.0 if padded > 1 << 16 else 3.0)
+        return Work(moved, nbytes, out.numel, 5.0 * padded, 6.0 * CYCLES_OF_A_MICROSECOND, 3)
     passes = 1.6 * (2 if max(out.shape, default=1) > 4096 else 1)
-    return pass_over(launch, out.numel, 3.6 if is_complex else 6.5, 5.0 * out.numel, passes)
+    latency = 3.6 if is_complex or _greatest_prime(length) < _FAST_RADICES else 6.5
+    return pass_over(launch, out.numel, latency, 5.0 * out.numel, passes)
+
+
+def _greatest_prime(number: int) -> int:
+    """Return the greatest prime factor of a number, or 1."""
+    greatest, factor = 1, 2
+    while factor * factor <= number:
+        while number % factor == 0:
+            greatest, number = factor, number // factor
+        factor += 1
+    return max(greatest, number)
+
+
+_CHUNK, _CHUNK_STEP = 65536, 2048  # elements of a tensor that a block takes, at all and in a step
+_CHUNK_MICROSECONDS = 0.45  # of a step
+
+
+# Microseconds of cuSOLVER's routines: at least, for each column, and for each pair of columns.
+_FACTORIZATIONS = {
+    "linalg_cholesky_ex": (20.0, 1.0, 0.0), "linalg_lu_factor_ex": (45.0, 1.5, 0.0),
+    "linalg_inv_ex": (95.0, 1.5, 0.0), "linalg_eigh": (110.0, 3.0, 0.0), "linalg_svd": (150.0, 0.0, 0.19),
+}  # fmt: skip
+
+
+def factorization(launch: Launch) -> Work:
+    """Return the work of a factorization: each column depends on the columns before it."""
+    source = launch.inputs[0]
+    if launch.kernel.name not in _FACTORIZATIONS or not isinstance(source, Meta) or source.ndim < 2:
+        return stream_work(launch)
+    least, column, pair = _FACTORIZATIONS[launch.kernel.name]
+    side = min(source.shape[-2:])
+    microseconds = least + side * (column + pair * side)
+    work = stream_work(launch)
+    return work.with_(cycles=work.cycles + microseconds * CYCLES_OF_A_MICROSECOND)
 
 
 def many_tensors(launch: Launch) -> Work:
@@ -75,4 +175,6 @@ def many_tensors(launch: Launch) -> Work:
     count = sum([meta.numel for meta in launch.outputs])
     several = launch.kernel.flops(launch) > _LONG_FORMULA * count
     passes, kernels = (3.4, 8) if several else (1.0, 1)
-    return pass_over(launch, count, 0.0, 5.0 * count, passes, kernels)
+    work = pass_over(launch, count, 0.0, 5.0 * count, passes, kernels)
+    steps = min(max([meta.numel for meta in launch.outputs]), _CHUNK) / _CHUNK_STEP
+    return work.with_(chain=kernels * steps * _CHUNK_MICROSECONDS * CYCLES_OF_A_MICROSECOND)

@@ -1,26 +1,27 @@
-"""The work of matrix products, convolutions and attention."""
+"""The work of matrix products and attention."""
 
 from __future__ import annotations
 
 import math
 
+from flambeau.core.frozen import Record
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch, MatrixProduct, Work, stream_work
 from flambeau.ops.work.element_work import CYCLES_OF_A_MICROSECOND, MULTIPROCESSORS, pass_over
 
 _VECTOR = 16  # bytes of the widest load
+_START = 0.6  # microseconds of a product beyond the start of a kernel
+_NARROW_HALF, _NARROW = 3.4, 2.2  # how often narrower loads move the operands
 
 
-def _are_rows_aligned(metas: list[Meta]) -> bool:
-    """Return True if the rows of all matrices begin at multiples of the widest load."""
+def _widest_load(metas: list[Meta]) -> int:
+    """Return the bytes of the widest load that the beginnings of all rows of matrices allow."""
+    widest = _VECTOR
     for meta in metas:
-        if meta.ndim < 2:
-            continue
-        per = max(_VECTOR // meta.itemsize, 1)
-        steps = [stride for size, stride in zip(meta.shape[-2:], meta.strides[-2:], strict=True) if size > 1]
-        if any(step != 1 and step % per for step in steps):
-            return False
-    return True
+        for size, stride in zip(meta.shape[-2:], meta.strides[-2:], strict=True):
+            if size > 1 and stride != 1:
+                widest = math.gcd(widest, stride * meta.itemsize)
+    return widest
 
 
 def product(launch: Launch) -> Work:
@@ -35,10 +36,16 @@ def product(launch: Launch) -> Work:
         return stream_work(launch)
     if rows == 1 or columns == 1:
         return _matrix_and_vector(launch, out.numel, depth)
-    aligned = _are_rows_aligned([*launch.outputs, a, b])
-    made = MatrixProduct(count, rows, columns, depth, launch.kernel.rate(launch), aligned)
-    nbytes = launch.nbytes / (1.0 if aligned else 0.45)
-    return Work(nbytes, launch.nbytes, max(out.numel, launch.nbytes // 64), product=made)
+    load = _widest_load([meta for meta in (*launch.outputs, a, b) if meta.ndim > 1])
+    made = MatrixProduct(count, rows, columns, depth, launch.kernel.rate(launch), load)
+    nbytes = launch.nbytes * (1.0 if load == _VECTOR else _NARROW_HALF if out.itemsize <= 2 else _NARROW)
+    cycles = _START * CYCLES_OF_A_MICROSECOND
+    return Work(nbytes, launch.nbytes, max(out.numel, launch.nbytes // 64), 0.0, cycles, product=made)
+
+
+def first_operands(launch: Launch, first: int = 0) -> list[Meta]:
+    """Return two of the tensors that the launch reads, from position `first` on."""
+    return [meta for meta in launch.inputs if isinstance(meta, Meta)][first : first + 2]
 
 
 def _matrix_and_vector(launch: Launch, results: int, depth: int) -> Work:
@@ -47,113 +54,74 @@ def _matrix_and_vector(launch: Launch, results: int, depth: int) -> Work:
     return pass_over(launch, results * depth // 8, microseconds)
 
 
-# -- convolutions -----------------------------------------------------------------------------------------------------
-
-_HALF_SHARE, _SHARE = 1.0, 0.69  # shares of a plain product's rate
-_DEPTHWISE = 0.62  # share of the memory's rate
-
-
-def convolution(launch: Launch) -> Work:
-    """Return the work of a convolution. Inputs are x, weight and a bias or none."""
-    x, weight = _operands(launch)
-    return _convolution(launch, x, weight, launch.outputs[0], 1.0)
-
-
-def convolution_of_input(launch: Launch) -> Work:
-    """Return the work of a convolution's gradient with respect to its input. Inputs are grad and weight."""
-    grad, weight = _operands(launch)
-    return _convolution(launch, launch.outputs[0], weight, grad, 1.3)
-
-
-def convolution_of_weight(launch: Launch) -> Work:
-    """Return the work of a convolution's gradient with respect to its weight. Inputs are grad and x."""
-    grad, x = _operands(launch)
-    return _convolution(launch, x, launch.outputs[0], grad, 1.3)
-
-
-def _operands(launch: Launch, first: int = 0) -> list[Meta]:
-    """Return two of the tensors that the launch reads, from position `first` on."""
-    return [meta for meta in launch.inputs if isinstance(meta, Meta)][first : first + 2]
-
-
-def _convolution(launch: Launch, broad: Meta, weight: Meta, narrow: Meta, slower: float) -> Work:
-    """Return the work of a convolution as a matrix product (samples x places) x (channels x taps) x (features).
-
-    Half precision is computed with channels last, so other layouts are copied before and after.
-
-    Args:
-        launch: The launch.
-        broad: The tensor from which windows are taken.
-        weight: The weight.
-        narrow: The tensor with one element for each window.
-        slower: Factor by which it is slower than a plain convolution.
-    """
-    if launch.params[0].transposed:
-        narrow, broad = broad, narrow
-    if not (broad.numel and weight.numel and narrow.numel):
-        return stream_work(launch)
-    channels, features = weight.shape[1], weight.shape[0]
-    taps, places = math.prod(weight.shape[2:]), math.prod(narrow.shape[2:])
-    groups = max(broad.shape[1] // channels, 1)
-    cycles = 4.2 * CYCLES_OF_A_MICROSECOND
-    if groups > 1 and channels == 1:
-        return Work(
-            launch.nbytes / _DEPTHWISE, launch.nbytes, narrow.numel, 4.0 * taps * narrow.numel, cycles
-        )
-    half = broad.itemsize == 2
-    aligned = not half or (broad.shape[1] % 8 == 0 and features % 8 == 0)
-    share = (_HALF_SHARE if half else _SHARE) / slower
-    made = MatrixProduct(
-        groups, narrow.shape[0] * places, max(features // groups, 1), channels * taps, launch.kernel.rate(launch),
-        aligned, share,
-    )  # fmt: skip
-    moved, kernels = float(launch.nbytes), 1
-    if half and broad.ndim == 4 and broad.strides[1] != 1 and broad.shape[1] > 1:
-        moved, kernels = 3.0 * moved, 3
-    return Work(moved, launch.nbytes, max(narrow.numel, weight.numel), 0.0, cycles, kernels, made)
-
-
 # -- attention --------------------------------------------------------------------------------------------------------
+
+# Note [The time of attention]
+# cuDNN's kernels for half precision on Hopper take tiles of 128 queries, one on each multiprocessor at a time, in
+# steps of 128 keys; its gradient takes tiles of 64. PyTorch's memory-efficient kernels for float32 take tiles of 64
+# by 64. A step takes time by the depth of the heads. Tiles of causal attention end at their diagonal, and the longest
+# ones begin first. A tile alone waits in each step for the step before it.
+
+
+_ROOF = 1.4  # share of a plain product's rate that no attention exceeds
+
+
+class Tiles(Record):
+    """The tiles of a kernel for attention. See Note [The time of attention].
+
+    Attributes:
+        side: Number of queries and of keys of a tile.
+        start: Microseconds beyond the start of a kernel.
+        tile: Microseconds of a tile, beyond its steps.
+        steps: Depth of a head, as an upper limit -> microseconds of a step of a busy multiprocessor.
+        alone: Factor of a step's time where its multiprocessor has no other tile.
+        together: Number of tiles that a multiprocessor has at the same time.
+        products: Number of matrix products of a step.
+    """
+
+    side: int
+    start: float
+    tile: float
+    steps: dict[int, float]
+    alone: float = 1.0
+    together: int = 1
+    products: int = 2
+
+
+_HALF = Tiles(128, 1.63, 1.88, {32: 1.15, 64: 1.13, 128: 1.74})
+_WIDE = Tiles(64, 4.2, 0.0, {64: 3.75, 128: 5.0}, 1.4, 4)
+_HALF_GRADIENT = Tiles(64, 5.0, 7.3, {32: 0.5, 64: 0.62, 128: 1.2}, 2.0, products=5)
+_WIDE_GRADIENT = Tiles(64, 18.0, 0.0, {32: 9.8, 64: 15.6, 96: 17.5, 128: 22.0}, products=5)
 
 
 def attention(launch: Launch) -> Work:
     """Return the work of attention in one kernel, in which each tile of queries reads all keys."""
-    q, k = _operands(launch)
-    return _attention(launch, q, k, (0.27, 0.29), (0.7, 2.1), 5.0, 1.0)
+    q, k = first_operands(launch)
+    return _attention(launch, q, k, _WIDE if q.itemsize > 2 else _HALF)
 
 
 def attention_gradient(launch: Launch) -> Work:
     """Return the work of attention's gradient: five products where attention has two."""
-    q, k = _operands(launch, 1)
-    return _attention(launch, q, k, (0.5, 0.4), (2.0, 9.0), 12.0, 2.5)
+    q, k = first_operands(launch, 1)
+    return _attention(launch, q, k, _WIDE_GRADIENT if q.itemsize > 2 else _HALF_GRADIENT)
 
 
-def _attention(
-    launch: Launch,
-    q: Meta,
-    k: Meta,
-    shares: tuple[float, float],
-    steps: tuple[float, float],
-    start: float,
-    factor: float,
-) -> Work:
-    """Return the work of attention.
-
-    Args:
-        shares: Shares of a plain product's rate, in half precision and in float32.
-        steps: Microseconds of a tile of queries with 64 keys, in half precision and in float32.
-        start: Microseconds beyond the start of a kernel.
-        factor: Products relative to those of the forward pass.
-    """
+def _attention(launch: Launch, q: Meta, k: Meta, tiles: Tiles) -> Work:
     if not (q.numel and k.numel):
         return stream_work(launch)
     queries, depth = q.shape[-2:]
-    keys, heads, wide = k.shape[-2], q.numel // (queries * depth), q.itemsize > 2
-    causal = bool(launch.params[0])
-    seen = 0.5 * (1 + 128 / max(queries, 128)) if causal else 1.0
-    operations = 4.0 * heads * queries * keys * depth * seen * factor
-    peak = 66.9e6 if wide else 989.4e6 * min(1.0, (depth / 128) ** 0.4)  # products per microsecond of an H100
-    waves = -(-heads * -(-queries // (64 if wide else 128)) // MULTIPROCESSORS)
-    chain = waves * -(-keys // 64) * steps[wide] * (0.6 if causal else 1.0) * depth / 64 / min(waves, 2)
-    microseconds = start + max(operations / (peak * shares[wide]), chain)
-    return pass_over(launch, q.numel, microseconds)
+    steps, heads = -(-k.shape[-2] // tiles.side), q.numel // (queries * depth)
+    count = heads * -(-queries // tiles.side)
+    step = tiles.steps[min([most for most in tiles.steps if depth <= most], default=max(tiles.steps))]
+    step *= max(depth / max(tiles.steps), 1.0)
+    seen = (steps + 1) / 2 if launch.params[0] else float(steps)
+    busy = count / MULTIPROCESSORS
+    waves = busy if launch.params[0] else float(-(-count // MULTIPROCESSORS))
+    together = min(-(-count // MULTIPROCESSORS), tiles.together)
+    chain = max(waves * seen * step, steps * step * max(tiles.alone, together)) + max(busy, 1.0) * tiles.tile
+    pairs = max(round(k.shape[-2] * seen / steps), 1)
+    made = MatrixProduct(
+        heads, queries, pairs, tiles.products * depth, launch.kernel.rate(launch), _VECTOR, _ROOF
+    )
+    work = pass_over(launch, q.numel, tiles.start)
+    return work.with_(chain=chain * CYCLES_OF_A_MICROSECOND, product=made)

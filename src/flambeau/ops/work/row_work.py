@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch, Work, distinct_bytes, stream_work
 from flambeau.ops.work.element_work import CYCLES_OF_A_MICROSECOND, MULTIPROCESSORS, pass_over
+from flambeau.ops.work.reduction_plan import plan_reduction, reduced_dims
 
 
 def _source(launch: Launch) -> Meta:
@@ -16,9 +18,19 @@ def _source(launch: Launch) -> Meta:
 
 
 def _rows_and_columns(launch: Launch) -> tuple[int, int]:
+    """Return the number and the length of the rows along the launch's dimension, by default the last one."""
     source = _source(launch)
-    columns = source.shape[-1] if source.ndim else 1
+    columns = source.shape[_dimension(launch)] if source.ndim else 1
     return source.numel // max(columns, 1), columns
+
+
+def _dimension(launch: Launch) -> int:
+    """Return the dimension that a launch combines: its first param, or the last one of its reduced dimensions."""
+    first = launch.params[0] if launch.params else -1
+    dims = getattr(first, "dims", None)
+    if dims:
+        return int(dims[-1])
+    return first if isinstance(first, int) and not isinstance(first, bool) else -1
 
 
 def _waves(rows: int, together: int) -> int:
@@ -34,43 +46,58 @@ def _row_wise(launch: Launch, microseconds: float, passes: float = 1.0, kernels:
 def _at_least(launch: Launch, latency: float, microseconds: float, instructions: float = 0.0) -> Work:
     """Return the work of one pass over the operands, with a minimum duration after the latency."""
     count = _source(launch).numel
-    streamed = launch.nbytes / 3.0e6  # microseconds at an H100's rate
-    return pass_over(launch, count, latency + max(microseconds - streamed, 0.0), instructions * max(count, 1))
+    work = pass_over(launch, count, latency, instructions * max(count, 1))
+    return work.with_(chain=microseconds * CYCLES_OF_A_MICROSECOND)
 
 
 # -- reductions -------------------------------------------------------------------------------------------------------
 
-_TOGETHER = 264  # results from which no row is split among blocks
+_TOGETHER = 264  # groups from which each multiprocessor has several
+_THREAD, _WIDE, _STRIDED = (
+    180.0,
+    13.5,
+    21.0,
+)  # instructions of a thread, and of an element of wide and of single loads
+_LOAD, _STEP = (
+    0.2,
+    0.035,
+)  # microseconds of four loads, and of a step of the tree that combines a block's threads
+_PARTS, _PARTIAL = 3.0, 0.32  # microseconds of a second round among blocks, and of each partial result in it
 
 
-def reduction(instructions: int = 12, moments: bool = False) -> Callable[[Launch], Work]:
-    """Return the work of a reduction. Long rows of few results are split among blocks, whose results are then
-    combined.
+def reduction(extra: float = 0.0, slower: float = 1.0, kernels: int = 1) -> Callable[[Launch], Work]:
+    """Return the work of a reduction. See Note [The plan of a reduction].
 
     Args:
-        instructions: Instructions for each element.
-        moments: The blocks hold a mean and a sum of squares, which take longer to combine.
+        extra: Instructions for each element beyond those of a sum.
+        slower: Factor of the latency of a step relative to that of a sum.
+        kernels: Number of kernels that run one after the other.
     """
 
     def work(launch: Launch) -> Work:
         source = _source(launch)
-        results = max(launch.outputs[0].numel, 1)
-        count = source.numel
-        length = count // results
-        each = instructions
-        if source.itemsize < 4:
-            each = round(1.45 * each) + 3  # includes conversions
-        parts = max(length // 2048, 1)
-        threads = results * min(parts, _TOGETHER) * 256 if length > 256 else count // 4
-        microseconds = 1.1 + (0.9 if moments else 0.0)
-        if parts > 1 and results < _TOGETHER:
-            microseconds += 2.6 + (2.5 if moments else 0.0)
+        if not source.numel:
+            return stream_work(launch)
+        plan = plan_reduction(source, reduced_dims(launch))
+        each = extra + (_WIDE if plan.is_wide else _STRIDED / (1.0 if plan.is_inner else plan.vector**0.5))
+        tree = (plan.height.bit_length() - 1) * plan.has_parts + (plan.width.bit_length() - 1) * plan.is_inner
+        latency = 0.5 * min(slower, 1.3) + _STEP * tree * slower**1.5
+        if plan.parts > 1:
+            latency += _PARTS + plan.partial_rows * _PARTIAL * slower**0.75
+        threads, instructions = plan.threads, _THREAD * (1.5 if slower > 1 else 1.0)
         return Work(
-            float(distinct_bytes(source)), launch.nbytes, max(min(threads, count), 1), float(each * count),
-            microseconds * CYCLES_OF_A_MICROSECOND,
+            float(distinct_bytes(source)), launch.nbytes, 2 * threads, threads * instructions + source.numel * each,
+            latency * CYCLES_OF_A_MICROSECOND, kernels,
+            chain=-(-plan.values // 4) * _LOAD * slower * CYCLES_OF_A_MICROSECOND,
         )  # fmt: skip
 
     return work
+
+
+reduction_of_pairs = reduction(19.0, 2.4)
+"""Return the work of a reduction of values with indices."""
+reduction_of_moments = reduction(38.0, 2.4)
+"""Return the work of a reduction of means with sums of squares."""
 
 
 def logarithm_of_sum(launch: Launch) -> Work:
@@ -81,40 +108,65 @@ def logarithm_of_sum(launch: Launch) -> Work:
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
+_CACHED = 25e6  # bytes, up to which repeated passes find their data in the L2 cache
+_WARP_COLUMNS = 2048  # longest row of a warp
+_ROW_RATE, _FAR_ROW_RATE = 68e3, 40e3  # bytes a microsecond of a block, from the cache and from memory
+
+
 def softmax(launch: Launch) -> Work:
     """Return the work of softmax along the last dimension: a warp per short row, a block per long one."""
     rows, columns = _rows_and_columns(launch)
-    count = rows * columns
-    if columns <= 1024:
-        return pass_over(launch, count // 8, 0.4, 30.0 * count)
+    if columns <= _WARP_COLUMNS:  # a warp keeps its row, filled up to a power of two, in registers
+        count = rows * (1 << max(columns - 1, 0).bit_length())
+        latency = 0.3 if columns <= 1024 else 4.4
+        return pass_over(launch, max(count // 8, 16 * rows), latency, 40.0 * count)
     nbytes = columns * _source(launch).itemsize
     passes = 2 if nbytes < 200e3 else 4
-    microseconds = _waves(rows, 2) * nbytes * passes / 65e3 * (1.0 if rows >= MULTIPROCESSORS else 0.6)
-    return _at_least(launch, 0.9, microseconds, 30.0)
+    rate = _ROW_RATE if rows * nbytes < _CACHED else _FAR_ROW_RATE
+    return _at_least(launch, 1.3, _waves(rows, 2) * (1.0 + nbytes * passes / rate), 30.0)
 
 
 def softmax_gradient(launch: Launch) -> Work:
     """Return the work of the gradient of softmax."""
     _, columns = _rows_and_columns(launch)
-    return _row_wise(launch, 0.5 if columns <= 1024 and _source(launch).itemsize >= 4 else 2.5)
+    kernels = 2 if launch.kernel.name == "softmax_backward" else 1  # a product before it
+    return _row_wise(
+        launch, 0.5 if columns <= 1024 and _source(launch).itemsize >= 4 else 2.5 / kernels, 1.0, kernels
+    )
 
 
 def norm_of_rows(launch: Launch) -> Work:
     """Return the work of `layer_norm` and `rms_norm`: vectors of four, or two slow kernels for other lengths."""
-    rows, columns = _rows_and_columns(launch)
+    shape = _source(launch).shape
+    columns = math.prod(shape[len(shape) - launch.params[0] :])
+    rows = _source(launch).numel // max(columns, 1)
     if columns % 4 == 0:
         one = columns / 512 * 0.56  # a block alone waits for the memory in each of its steps
-        return _at_least(launch, 0.8, max(_waves(rows, 8) * (0.6 + columns / 512 * 0.06), one))
-    slow = _waves(rows, 16) * (9.3 + columns / 512 * 0.5)
-    return _at_least(launch, 5.0, slow).with_(kernels=2)
+        return _at_least(
+            launch, 0.8, max(rows / (16 * MULTIPROCESSORS) * (2.7 + columns / 512 * 0.12), one, 0.6)
+        )
+    return _at_least(launch, 1.4, row_moments(launch, rows, columns)).with_(kernels=2)
+
+
+def row_moments(launch: Launch, rows: int, columns: int) -> float:
+    """Return the microseconds of a kernel that finds each row's moments and of one that applies them.
+
+    A block has a row: 512 threads in the first kernel, 256 in the second.
+    """
+    far = launch.nbytes > _CACHED or rows > 4 * MULTIPROCESSORS
+    first, second = (0.41, 0.42) if far else (0.2, 0.1)
+    moments = _waves(rows, 4) * (2.2 + columns / 512 * first)
+    return moments + max(rows / (8 * MULTIPROCESSORS), 1.0) * (0.64 + columns / 256 * second)
 
 
 def norm_of_groups(launch: Launch) -> Work:
-    """Return the work of `group_norm`: a block per group, then the elements."""
-    groups = launch.params[0] * _source(launch).shape[0]
-    length = _source(launch).numel / max(groups, 1)
-    slow = _waves(groups, 2) * length * (0.72e-3 if groups < _TOGETHER else 0.5e-3)
-    return _at_least(launch, 1.5, slow).with_(kernels=3)
+    """Return the work of `group_norm`: a block per group finds the moments, then a kernel applies them."""
+    source = _source(launch)
+    groups = launch.params[0] * source.shape[0]
+    length = source.numel / max(groups, 1)
+    far = launch.nbytes > _CACHED or groups > 4 * MULTIPROCESSORS
+    moments = _waves(groups, 4) * (2.2 + length / 512 * (0.41 if far else 0.2))
+    return pass_over(launch, source.numel, moments + 0.8, 70.0 * source.numel, 1.0, 2)
 
 
 def norm_of_batch(launch: Launch) -> Work:
@@ -123,7 +175,7 @@ def norm_of_batch(launch: Launch) -> Work:
     channels = source.shape[1] if source.ndim > 1 else 1
     length = source.numel / max(channels, 1)
     waves = _waves(channels, 1) if channels < 4 * MULTIPROCESSORS else channels / MULTIPROCESSORS
-    return _at_least(launch, 1.5 if length >= 2000 else 0.0, waves * length * 0.55e-3)
+    return _at_least(launch, 1.6, waves * length * 0.48e-3)
 
 
 def norm_gradient(microseconds: float) -> Callable[[Launch], Work]:
@@ -139,6 +191,7 @@ def norm_gradient(microseconds: float) -> Callable[[Launch], Work]:
 
 _THREADS_LOG, _LEAST_LOG = 9, 4  # of a block; the fewest of a row
 _BLOCKS = 4  # of a multiprocessor
+_OUTER_STEP = 0.18  # microseconds of an element of a scan along an outer dimension
 
 
 def _scan_microseconds(launch: Launch, start: float, threads: float, blocks: float) -> float:
@@ -150,6 +203,9 @@ def _scan_microseconds(launch: Launch, start: float, threads: float, blocks: flo
         blocks: Additional microseconds for each further block of a multiprocessor.
     """
     rows, columns = _rows_and_columns(launch)
+    source = _source(launch)
+    if source.ndim and source.strides[_dimension(launch)] > 1 and rows > 1:  # a thread scans its row alone
+        return columns * _OUTER_STEP * max(rows / (2048 * MULTIPROCESSORS), 1.0)
     halves = _THREADS_LOG + (columns - 1).bit_length() - (rows - 1).bit_length()
     log = _THREADS_LOG if halves < 0 else min(max(halves // 2, _LEAST_LOG), _THREADS_LOG)
     chunks = -(-columns // (2 << log))
@@ -182,42 +238,58 @@ def cumulative_sum(launch: Launch) -> Work:
 def sort(launch: Launch) -> Work:
     """Return the work of a sort of rows: within a warp, within a block, or by passes over all digits."""
     rows, columns = _rows_and_columns(launch)
-    if columns <= 32:
-        microseconds = 10.4 + rows * columns / 12e3
+    if columns <= 128:
+        filled = max(32, 1 << (columns - 1).bit_length()) if columns > 32 else columns
+        microseconds = 10.4 + rows * filled / 12e3
     elif columns <= 4096:
-        microseconds = 21.0 + _waves(rows, 1) * columns * 1.6e-3
+        microseconds = 21.0 + _waves(rows, 1) * (2.0 + columns * 1.6e-3)
     else:
         microseconds = 43.0 + rows * columns / 11.5e3
     return Work(0.0, launch.nbytes, max(rows * columns, 1), 0.0, microseconds * CYCLES_OF_A_MICROSECOND)
 
 
+_SELECTED_BY_MANY = 55.0  # microseconds of a row that many blocks select from
+
+
 def top(launch: Launch) -> Work:
     """Return the work of `topk`: radix selection with one block per row, then a sort of the selected elements."""
     rows, columns = _rows_and_columns(launch)
-    return _at_least(launch, 9.0, _waves(rows, 2) * (columns * 2.6e-3 + 1.5))
+    single = min(16 * (0.1 + 0.27 * columns / 1024), _SELECTED_BY_MANY)  # sixteen passes of two bits
+    threads = min(-(-columns // 32) * 32, 1024)
+    waves = rows / (MULTIPROCESSORS * min(32, 2048 // max(threads, 1)))
+    return _at_least(
+        launch, 9.0, single + max(waves - 1, 0.0) * (4.5 + 0.16 * min(columns, 64) + columns * 5e-3)
+    )
 
 
 def rank(launch: Launch) -> Work:
     """Return the work of medians and quantiles: radix selection by a block per row."""
     rows, columns = _rows_and_columns(launch)
-    return _at_least(launch, 2.5, _waves(rows, 2) * max(columns * 3.4e-3, 0.8))
+    together = 32 if columns <= 64 else 2
+    return _at_least(launch, 2.5, _waves(rows, together) * max(columns * 3.4e-3, 3.5 if rows > 4096 else 0.8))
 
 
 def kth_value(launch: Launch) -> Work:
     """Return the work of `kthvalue`: radix selection as of `rank`, and a search of the value's index."""
     rows, columns = _rows_and_columns(launch)
-    each = columns * (0.9e-3 if columns < 1024 else 1.6e-3)
+    each = columns * (0.9e-3 if columns < 1024 else 1.6e-3 if columns < 8192 else 3.1e-3)
     return _at_least(launch, 3.2, _waves(rows, 4) * each + rows * 0.9e-3)
 
 
 # -- losses -----------------------------------------------------------------------------------------------------------
 
 
+def paired_loss(launch: Launch) -> Work:
+    """Return the work of `binary_cross_entropy_with_logits`, whose logarithm, sums and product are five kernels."""
+    count = launch.outputs[0].numel
+    return pass_over(launch, count, 0.6, 60.0 * count, passes=11 / 3, kernels=5)
+
+
 def labelled_loss(launch: Launch) -> Work:
     """Return the work of `nll_loss`: one block gathers the scores of all labels."""
     labels = next((x for x in launch.inputs[1:] if isinstance(x, Meta)), launch.outputs[0])
     count = max(labels.numel, 1)
-    slow = min(count / 1024, 8.0) * 4.0 * (1.0 if 512 < count < 4096 else 0.4)
+    slow = min(0.012 * count, 3.0 + 0.004 * count, 7.0)
     nbytes = 40.0 * count  # a sector for each score
     return Work(nbytes, nbytes, count, 0.0, (0.9 + slow) * CYCLES_OF_A_MICROSECOND)
 

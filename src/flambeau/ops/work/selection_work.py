@@ -22,16 +22,38 @@ def _work(
     return Work(nbytes, nbytes, max(count, 1), instructions * count, cycles)
 
 
+_VECTOR = 16  # bytes of the widest load
+_SECTOR = 32  # bytes that an element alone moves
+_FEW = 16  # indices, up to which a kernel goes over the elements of a row for all of them
+
+
 def read_rows(launch: Launch) -> Work:
-    """Return the work of `index_select`, `embedding`, `take` and indexing: each selected element is copied."""
+    """Return the work of indexing and `take`: each selected element is copied, aligned rows in wide loads."""
     out = launch.outputs[0]
-    return _work(launch, out.numel, 2, out.itemsize, 74.0, 0.5)
+    if _are_rows_wide(out):
+        return _work(launch, out.numel, 2, out.itemsize, 8.0, 0.3)
+    return _work(launch, out.numel, 2, out.itemsize, 106.0, 0.4 if out.ndim < 2 or out.numel < 256 else 1.4)
+
+
+def select_rows(launch: Launch) -> Work:
+    """Return the work of `index_select` and `embedding`: as of indexing, but with a kernel for each number of rows."""
+    out = launch.outputs[0]
+    if _are_rows_wide(out):
+        return _work(launch, out.numel, 2, out.itemsize, 8.0, 1.4)
+    return _work(launch, out.numel, 2, out.itemsize, 74.0, 0.6 if out.shape[:1] <= (_FEW,) else 2.5)
+
+
+def _are_rows_wide(out: Meta) -> bool:
+    return out.ndim > 1 and out.shape[-1] * out.itemsize % _VECTOR == 0
 
 
 def gather(launch: Launch) -> Work:
     """Return the work of `gather`, which reads an index for each element."""
-    out = launch.outputs[0]
-    return _work(launch, out.numel, 2, out.itemsize, 60.0, 3.5)
+    out, source = launch.outputs[0], launch.inputs[0]
+    assert isinstance(source, Meta)
+    alone = source.ndim > 0 and source.shape[0] > 1  # neighbours of the result are apart in the source
+    found = _work(launch, out.numel, 2, out.itemsize, 60.0, 3.5)
+    return found.with_(nbytes=found.nbytes + (_SECTOR - out.itemsize) * out.numel) if alone else found
 
 
 def _operand_with_values(launch: Launch) -> Meta:
@@ -48,7 +70,10 @@ def write_rows(launch: Launch) -> Work:
 
 def add_rows(launch: Launch) -> Work:
     """Return the work of `index_add` and `index_reduce`, whose sums use atomic operations."""
-    return _work(launch, _operand_with_values(launch).numel, 3, launch.outputs[0].itemsize, 90.0, 1.2)
+    return _work(
+        launch, _operand_with_values(launch).numel, 3, launch.outputs[0].itemsize,
+        125.0 if launch.outputs[0].itemsize > 2 else 200.0, 1.2,
+    )  # fmt: skip
 
 
 def scatter(launch: Launch) -> Work:
