@@ -33,7 +33,7 @@ def optimize(
     """Return a decorator that lets a function or module run eagerly, as `torch.compile` does.
 
     Args:
-        backend: The name of a backend, or a function. It is checked and not called.
+        backend: The name of a backend, or a function, as for `torch.compile`.
         nopython: In PyTorch, True refuses functions that are not captured as one graph.
         disable: If True, the decorator returns its argument itself.
         dynamic: In PyTorch, whether code for variable sizes is generated.
@@ -65,10 +65,11 @@ def is_inductor_supported() -> bool:
 
 
 def explain(f: Callable[..., Any], *extra_args: Any, **extra_kwargs: Any) -> Any:
-    """Return a report of what `mode="reduce-overhead"` captures of a function, and where and why it does not.
+    """Return a report of what is captured of a function, and where and why it is not.
 
-    Called with the function alone, it returns a function of the arguments. The function then runs twice, for the
-    warm-up and the capture. `str()` of the result is a report.
+    A function with a backend of the program is called once. Of others, the report is about `mode="reduce-overhead"`:
+    they are called twice, for the warm-up and the capture. Called with the function alone, it returns a function of the
+    arguments. `str()` of the result is a report.
 
     Args:
         f: The function or module, compiled or not.
@@ -77,7 +78,7 @@ def explain(f: Callable[..., Any], *extra_args: Any, **extra_kwargs: Any) -> Any
     """
 
     def inner(*args: Any, **kwargs: Any) -> Any:
-        return import_module("flambeau.nn.replay.explanation").explain(innermost_fn(f), args, kwargs)
+        return import_module("flambeau.nn.replay.explanation").explain(f, args, kwargs)
 
     if extra_args or extra_kwargs:
         return inner(*extra_args, **extra_kwargs)

@@ -7,8 +7,8 @@ operators are collected and issued as fused kernels: see Note [Deferred launches
 Why: There is nothing to guard and nothing to recompile. Control flow, side effects and errors are those of eager code.
 Consequences: All stances but "force_eager" do this. With CUDA graphs ("reduce-overhead", "max-autotune", the backend
 "cudagraphs") functions are captured and replayed: see Note [Calls of replayed functions] in
-nn/replay/replayed_function.py. Other backends run eagerly, and one of the program's own is never called. With
-`fullgraph=True` a function that PyTorch could not capture runs. `torch.compiler.is_compiling()` is False.
+nn/replay/replayed_function.py. Backends of the program receive graphs: see Note [Graphs for backends] in
+fx/backend_graphs.py. Other backends run eagerly. `torch.compiler.is_compiling()` is False.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable, Sized
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from flambeau.nn.compile_options import Backend, compiler_config, get_default_backend
+from flambeau.nn.compile_options import Backend, compiler_config, get_default_backend, lookup_backend
 from flambeau.nn.modules.hooks import everywhere
 from flambeau.nn.modules.module import Module
 
@@ -32,6 +32,7 @@ _OWN_ATTRIBUTES = frozenset(
         "forward", "_forward", "__dict__", "named_children_walk", "_super_module_initialized",
     }
 )  # fmt: skip
+_GRAPHS = "flambeau.fx.backend_graphs"  # imported only for backends of the program
 STANCES = (
     "default", "eager_then_compile", "aot_eager_then_compile", "force_eager", "eager_on_recompile", "fail_on_recompile",
 )  # fmt: skip
@@ -75,9 +76,11 @@ def compile(
 
     Args:
         model: A function, method, module or class. Without it, the result is a decorator.
-        fullgraph: In PyTorch, True refuses functions that are not captured as one graph. No effect here.
+        fullgraph: With a backend of the program, True makes a function that no graph can stand for an error. The
+            default backend needs no graphs.
         dynamic: In PyTorch, whether code for variable sizes is generated. No effect here.
-        backend: The name of a backend, or a function. It is checked and not called.
+        backend: The name of a backend, or a function that receives a GraphModule and a list of tensors and returns the
+            function to run. PyTorch's other names run functions eagerly.
         mode: The name of a set of options: "default", "reduce-overhead" (replay CUDA graphs), "max-autotune" (the
             same), "max-autotune-no-cudagraphs" or "lite".
         options: Settings of `torch._inductor.config` by name. "triton.cudagraphs" selects CUDA graphs, and
@@ -171,10 +174,10 @@ class CompileContext:
         _check_callable(fn)
         return self._wrap_function(fn)
 
-    def _collects(self) -> bool:
-        """Return True if calls collect launches. Backends of PyTorch or of the program run functions eagerly."""
+    def _compiles(self) -> bool:
+        """Return True if calls are compiled. Other backends of PyTorch run functions eagerly."""
         return (
-            self.backend in ("inductor", "cudagraphs")
+            (self.backend in ("inductor", "cudagraphs") or self._own_backend() is not None)
             and _StanceInUse.stance.stance != "force_eager"
             and (os.environ.get("FLAMBEAU_COMPILE", "on") != "off")
         )
@@ -194,18 +197,28 @@ class CompileContext:
             cls._call_impl = self(cls._call_impl)
         return cls
 
+    def _own_backend(self) -> Backend | None:
+        """Return the program's function that compiles graphs; None for PyTorch's backends."""
+        backend = None if self.backend is None else lookup_backend(self.backend)
+        return backend if callable(backend) else None
+
+    def _compile_graphs(self, fn: Any) -> Any:
+        """Return a function that runs what the program's backend returns; None without such a backend."""
+        backend = self._own_backend()
+        return backend and importlib.import_module(_GRAPHS).BackendFunction(fn, backend, self.fullgraph)
+
     def _replays(self) -> bool:
         """Return True if calls are captured into CUDA graphs."""
         return self.backend == "cudagraphs" or bool((self.compiler_config or {}).get("triton.cudagraphs"))
 
     def _wrap_function(self, fn: Any) -> Any:
-        replayed = _load_replay().ReplayedFunction(fn, self) if self._replays() else None
+        replayed = _load_replay().ReplayedFunction(fn, self) if self._replays() else self._compile_graphs(fn)
 
         @functools.wraps(fn)
         def compile_wrapper(*args: Any, **kwargs: Any) -> Any:
             if _StanceInUse.stance.stance not in STANCES:
                 raise RuntimeError(f"invalid torch.compile stance '{_StanceInUse.stance}'")
-            if not self._collects():
+            if not self._compiles():
                 return fn(*args, **kwargs)
             if replayed is not None:
                 return replayed(*args, **kwargs)
@@ -215,6 +228,7 @@ class CompileContext:
         _mark(compile_wrapper, fn)
         compile_wrapper._torchdynamo_inline = fn  # type: ignore[attr-defined]
         compile_wrapper.get_compiler_config = self.get_compiler_config  # type: ignore[attr-defined]
+        compile_wrapper._flambeau_compiled = replayed  # type: ignore[attr-defined]
         return compile_wrapper
 
 

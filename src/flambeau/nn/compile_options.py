@@ -11,7 +11,7 @@ from flambeau.nn.compiler_settings import settings_of
 
 Backend = Callable[..., Any]
 
-# PyTorch's backends and their tags. "inductor" and "cudagraphs" compile; all others run functions eagerly.
+# PyTorch's backends and their tags. "inductor" and "cudagraphs" compile; all others run eagerly.
 _NAMES = {
     "": ("cudagraphs", "inductor", "openxla", "tvm"),
     "debug": (
@@ -159,7 +159,7 @@ def register_backend(
 ) -> Callable[..., Any]:
     """Register a backend for `torch.compile(..., backend=name)`, as a decorator with or without arguments.
 
-    Flambeau does not call it, because compiled functions run eagerly.
+    It receives a GraphModule and a list of tensors, and returns the function to run.
 
     Args:
         compiler_fn: The function that compiles a graph.

@@ -107,6 +107,8 @@ class Module(Stateful):
             )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._compiled_call_impl is not None:
+            return self._compiled_call_impl(*args, **kwargs)
         if host_work.charge is not None:
             _charge_call(host_work.charge, args)
         if (
@@ -119,8 +121,13 @@ class Module(Stateful):
             return call_with_hooks(self, args, kwargs)
         return self.forward(*args, **kwargs)
 
-    # PyTorch's names of the call with and without `compile`; both are the call itself, because both run eagerly.
-    _call_impl = _wrapped_call_impl = __call__
+    _wrapped_call_impl = __call__
+
+    def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module without what `compile` made of it."""
+        if host_work.charge is not None:
+            _charge_call(host_work.charge, args)
+        return call_with_hooks(self, args, kwargs)
 
     # -- registering ------------------------------------------------------------------------------------
 
@@ -568,7 +575,7 @@ class Module(Stateful):
                 param.grad.zero_()
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Check the arguments like `torch.compile`. Calls of this module continue to run eagerly.
+        """Compile calls of this module in place. Its attributes and its state dict do not change.
 
         Args:
             args: Positional arguments of `torch.compile` after the model.

@@ -7,6 +7,7 @@ from traceback import FrameSummary
 from typing import Any, NamedTuple
 
 from flambeau.core.callsite import line_of
+from flambeau.nn.compilation import find_innermost
 from flambeau.nn.replay.recorded_capture import CaptureBreak
 from flambeau.nn.replay.replayed_function import ReplayedFunction
 
@@ -29,27 +30,27 @@ class ExplainOutput:
     """The result of `explain`. As a string it is a report with PyTorch's headings.
 
     Attributes:
-        graphs: The captured CUDA graphs.
+        graphs: The captured CUDA graphs, or the GraphModules of a backend.
         graph_count: Their number.
         graph_break_count: The number of reasons.
         break_reasons: Why calls were not captured.
-        op_count: The number of launches in all graphs.
-        ops_per_graph: The names of the launches of each graph.
+        op_count: The number of launches or operators in all graphs.
+        ops_per_graph: Their names, for each graph.
         out_guards: What replays compare: how the program reaches each value.
         compile_times: The empty string.
     """
 
     compile_times = ""
 
-    def __init__(self, function: ReplayedFunction) -> None:
-        captured = function.captured_calls()
-        self.graphs = [call.graph for call in captured]
-        self.graph_count = len(captured)
+    def __init__(self, function: Any) -> None:
+        found = function.describe()
+        self.graphs = [each.graph for each in found]
+        self.graph_count = len(found)
         self.break_reasons = [_describe(refusal) for refusal in function.breaks]
         self.graph_break_count = len(self.break_reasons)
-        self.ops_per_graph = [[launch.name for launch in call.launches] for call in captured]
+        self.ops_per_graph = [list(each.operations) for each in found]
         self.op_count = sum(map(len, self.ops_per_graph))
-        self.out_guards = [name for call in captured for name in call.state.names()]
+        self.out_guards = [name for each in found for name in each.guards]
 
     def __str__(self) -> str:
         lines = [
@@ -77,8 +78,15 @@ def _describe(refusal: CaptureBreak) -> GraphCompileReason:
 
 
 def explain(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExplainOutput:
-    """Call a function twice, for the warm-up and the capture of `mode="reduce-overhead"`, and return what happened."""
-    replayed = ReplayedFunction(function)
+    """Call a function once with its own backend, or twice, for the warm-up and the capture of a CUDA graph.
+
+    Returns a report of what happened.
+    """
+    compiled = getattr(function, "_flambeau_compiled", None)
+    if compiled is not None and not isinstance(compiled, ReplayedFunction):
+        compiled(*args, **kwargs)
+        return ExplainOutput(compiled)
+    replayed = ReplayedFunction(find_innermost(function))
     for _ in range(2):
         replayed(*args, **kwargs)
     return ExplainOutput(replayed)

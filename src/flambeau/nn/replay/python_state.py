@@ -14,6 +14,7 @@ a graph reads the values at each replay.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import types
 from collections import deque
@@ -115,6 +116,35 @@ class CodeThatRan:
             yield space, frozenset([name for name in names if name in space])
 
 
+class _AllNames(set[str]):
+    """A set that contains every name."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __or__(self, other: object) -> _AllNames:  # type: ignore[override]
+        return self
+
+
+class Everything(CodeThatRan):
+    """The code of a function that did not run yet, which may use every attribute.
+
+    Args:
+        function: The function.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.names = self.own_names = _AllNames()
+        inner: Any = inspect.unwrap(function)
+        inner = getattr(inner, "__func__", inner)
+        if isinstance(inner, types.FunctionType):
+            codes = [inner.__code__]
+            for code in codes:
+                self.spaces[code] = inner.__globals__
+                codes += [x for x in code.co_consts if isinstance(x, types.CodeType)]
+
+
 def _is_of_the_program(code: types.CodeType, space: dict[str, Any]) -> bool:
     """Return True for code of the program. Generated code counts as that of the module whose globals it has.
 
@@ -158,12 +188,13 @@ class PythonState:
     Args:
         roots: Path -> object, from which the walk begins.
         ran: The code that ran in the warm-up.
+        with_gradients: True if gradients and hooks of leaves are guarded.
 
     Raises:
         TooMuchState: If there are too many values.
     """
 
-    def __init__(self, roots: dict[str, Any], ran: CodeThatRan) -> None:
+    def __init__(self, roots: dict[str, Any], ran: CodeThatRan, with_gradients: bool = True) -> None:
         self.containers: list[_Container] = []
         self.tensors: dict[int, Tensor] = {}  # id -> tensor
         self.paths: dict[int, str] = {}  # id of a tensor -> how the program reaches it
@@ -175,7 +206,7 @@ class PythonState:
             self._guard_dict("", space, sorted(names))
         while self._queue:
             self._walk(*self._queue.popleft())
-        leaves = [t for t in self.tensors.values() if _leaf(t) is not None]
+        leaves = [t for t in self.tensors.values() if with_gradients and _leaf(t) is not None]
         self._add_leaves(leaves)
         self._empty = [c.sized for c in self.containers if not c.values and c.sized is not None]
         self._filled = [c for c in self.containers if c.values or c.sized is None]
@@ -217,9 +248,9 @@ class PythonState:
         elif isinstance(value, types.CellType):
             self._guard_cells(path, (value,))
         elif isinstance(value, types.ModuleType):
-            if _is_of_program(getattr(value, "__file__", None)):
+            if _is_program_module(value.__name__):
                 self._guard_dict(
-                    f"{path}.", vars(value), [n for n in sorted(self._names) if n in vars(value)]
+                    f"{path}.", vars(value), [n for n in sorted(vars(value)) if n in self._names]
                 )
         elif isinstance(value, type):
             self._guard_class(path, value)
@@ -286,8 +317,7 @@ class PythonState:
 
     def _guard_class(self, path: str, cls: type) -> None:
         for base in cls.__mro__:
-            module = sys.modules.get(base.__module__)
-            if module is not None and _is_of_program(getattr(module, "__file__", None)):
+            if _is_program_module(base.__module__):
                 names = [n for n in vars(base) if n in self._names]
                 get = vars(base).get
                 self._guard(f"{path}.", lambda get=get, names=names: [get(n) for n in names], names)  # type: ignore[misc]
@@ -461,9 +491,12 @@ def _slots_of(cls: type) -> Sequence[str]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-def _is_of_program(file: str | None) -> bool:
-    """Return True if a source file belongs to neither Flambeau nor the standard library."""
-    return file is not None and not is_standard_file(file) and not file.startswith(_FOLDER)
+def _is_program_module(name: str) -> bool:
+    """Return True if a Python module belongs to neither Flambeau, its libraries, nor the standard library."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None or name.partition(".")[0] in _LIBRARIES:
+        return name == "__main__"
+    return not is_standard_file(file) and not file.startswith(_FOLDER)
 
 
 _FOLDER = __file__.rpartition("nn/replay")[0]
@@ -477,9 +510,7 @@ def _is_walked(kind: type) -> bool:
     root, _, rest = module.partition(".")
     if root in _OWN:
         return rest.partition(".")[0] in _WALKED
-    if module in sys.builtin_module_names or module == "builtins":
-        return False
-    return _is_of_program(getattr(sys.modules.get(module), "__file__", None)) or module == "__main__"
+    return _is_program_module(module)
 
 
 def _derives_from_ours(kind: type) -> bool:

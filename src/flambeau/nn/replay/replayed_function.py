@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from flambeau.core.flags import Flags, flags
 from flambeau.core.host.turn_scheduler import seat
@@ -40,6 +40,20 @@ _TENSORS = (Tensor, Parameter)
 _SIMPLE = frozenset({Tensor, Parameter, int, float, bool, str, type(None)})
 _VALUES = (int, float, complex, str, bytes, bool, type(None))
 _flags = attrgetter(*[name for name in Flags.__slots__ if not name.startswith("_")])
+
+
+class GraphDescription(NamedTuple):
+    """One graph in a report.
+
+    Attributes:
+        graph: The graph.
+        operations: The names of what it contains.
+        guards: How the program reaches each guarded value.
+    """
+
+    graph: Any
+    operations: list[str]
+    guards: list[str]
 
 
 _functions: weakref.WeakSet[ReplayedFunction] = weakref.WeakSet()
@@ -119,6 +133,13 @@ class ReplayedFunction:
         """Return the captured calls."""
         return [captured for signature in self._signatures.values() for captured in signature.captured]
 
+    def describe(self) -> list[GraphDescription]:
+        """Return the captured calls for a report."""
+        return [
+            GraphDescription(call.graph, [launch.name for launch in call.launches], call.state.names())
+            for call in self.captured_calls()
+        ]
+
     def reset(self) -> None:
         """Drop all captured calls."""
         self._signatures.clear()
@@ -135,7 +156,7 @@ class ReplayedFunction:
         if kwargs or not _SIMPLE.issuperset(map(type, args)):
             nesting = flatten((tuple(args), kwargs), leaves := [])
         self._begin_call()
-        key = (nesting, self._ordinal, *_modes(), *map(_key_of, leaves))
+        key = (nesting, self._ordinal, *thread_modes(), *map(key_of, leaves))
         signature = self._signatures.get(key)
         if signature is None:
             if self.captures >= self.limit or len(self._signatures) >= _MOST_SIGNATURES:
@@ -306,7 +327,7 @@ def _can_replay() -> bool:
     return len(contexts) > 0 and not contexts[0].orders.capturing
 
 
-def _modes() -> tuple[Any, ...]:
+def thread_modes() -> tuple[Any, ...]:
     """Return the thread's modes that the function can depend on."""
     local, cast = current.local, autocast.local
     casts = tuple(cast.enabled.values())
@@ -317,7 +338,7 @@ def _modes() -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _key_of(x: Any) -> Any:
+def key_of(x: Any) -> Any:
     """Return what a captured call depends on of an argument. Tensors that get gradients count as objects."""
     kind = type(x)
     if kind in _TENSORS:
