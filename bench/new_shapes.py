@@ -1,11 +1,13 @@
 """Host time of calls with a new shape and with a known one, here and in PyTorch.
 
-`python bench/new_shapes.py [--device cuda|cpu] [--null] [--alone] [--only TEXT] [--memory]`.
+`python bench/new_shapes.py [--device cuda|cpu] [--null] [--alone] [--wide] [--only TEXT] [--memory]`.
 
 Each call runs once for each of 400 shapes, and 400 times with one shape; the lower quartile of the single times is
-printed, in microseconds. Training steps have a batch of another length each time. The worst ratio is first: to
-PyTorch's time of a new shape, or with `--alone` to the time of one shape. `--null` runs over CUDA libraries that do
-nothing (bench/null.py), which needs no GPU, and no PyTorch. `--memory` counts objects over 200,000 shapes instead.
+printed, in microseconds. Training steps have a batch of another length each time. `--wide` adds more calls, and each
+differentiable call with its gradient. The worst ratio is first: to PyTorch's time of a new shape, or with `--alone` to
+the time of one shape. The last line has the median and the maximum. `--null` runs over CUDA libraries that do nothing
+(bench/null.py), which needs no GPU, and no PyTorch. `--memory` counts objects over 200,000 shapes instead, each of
+which one of all calls uses.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import gc
 import importlib
 import random
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -79,6 +82,104 @@ CALLS: dict[str, Call] = {
     "torch.fft.rfft": lambda m, x: m.fft.rfft(x),
     "backward of gelu": lambda m, x: m.nn.functional.gelu(x.detach().requires_grad_()).sum().backward(),
 }
+WIDE: dict[str, Call] = {
+    "x.clamp": lambda m, x: x.clamp(0, 1),
+    "x.pow(2)": lambda m, x: x.pow(2),
+    "torch.lerp": lambda m, x: m.lerp(x, x, 0.5),
+    "x / x.norm()": lambda m, x: x / x.norm(),
+    "where, broadcast": lambda m, x: m.where(x[:, :1] > 0, x, x[:1]),
+    "x == x": lambda m, x: x == x,
+    "x.copy_(x)": lambda m, x: m.empty_like(x).copy_(x),
+    "torch.full": lambda m, x: m.full((x.shape[0], 3), 2.0, device=x.device),
+    "x.new_zeros": lambda m, x: x.new_zeros(x.shape[0], 5),
+    "torch.randn": lambda m, x: m.randn(x.shape[0], 4, device=x.device),
+    "torch.linspace": lambda m, x: m.linspace(0, 1, x.shape[0], device=x.device),
+    "x.repeat": lambda m, x: x.repeat(2, 1),
+    "x.flip": lambda m, x: x.flip(0),
+    "x.roll": lambda m, x: x.roll(1, 0),
+    "x.narrow": lambda m, x: x.narrow(0, 3, x.shape[0] - 4),
+    "x.chunk(3)": lambda m, x: x.chunk(3),
+    "x.unfold": lambda m, x: x.unfold(0, 4, 2),
+    "x.t().reshape": lambda m, x: x.t().reshape(-1),
+    "x.flatten": lambda m, x: x[None].flatten(0, 1),
+    "x[2:-2] = 0": lambda m, x: x[2:-2].zero_(),
+    "x.diagonal": lambda m, x: x.diagonal(),
+    "x.std(-1)": lambda m, x: x.std(-1),
+    "softmax of new length": lambda m, x: x.view(WIDTH, -1).softmax(-1),
+    "amax of new length": lambda m, x: x.view(WIDTH, -1).amax(-1),
+    "var of new length": lambda m, x: x.view(WIDTH, -1).var(-1),
+    "layer_norm of new length": lambda m, x: m.nn.functional.layer_norm(x.view(WIDTH, -1), (x.shape[0],)),
+    "cumsum of new length": lambda m, x: x.view(WIDTH, -1).cumsum(-1),
+    "sort of new length": lambda m, x: x.view(WIDTH, -1).sort(-1),
+    "x.logsumexp": lambda m, x: x.logsumexp(-1),
+    "x.prod(-1)": lambda m, x: x.prod(-1),
+    "x.max(0)": lambda m, x: x.max(0),
+    "x.any(-1)": lambda m, x: (x > 0).any(-1),
+    "x.median(-1)": lambda m, x: x.median(-1),
+    "x.cumprod(-1)": lambda m, x: x.cumprod(-1),
+    "x.argsort": lambda m, x: x.argsort(-1),
+    "torch.cdist": lambda m, x: m.cdist(x, x[:5]),
+    "torch.einsum": lambda m, x: m.einsum("bd,cd->bc", x, _fixed(m, x, 8, WIDTH)),
+    "torch.addmm": lambda m, x: m.addmm(x, x, _fixed(m, x, WIDTH, WIDTH)),
+    "large F.linear": lambda m, x: m.nn.functional.linear(x, _fixed(m, x, 1024, WIDTH), _fixed(m, x, 1024)),
+    "large x @ x.t()": lambda m, x: x.repeat(1, 8) @ x.repeat(1, 8).t(),
+    "F.batch_norm": lambda m, x: m.nn.functional.batch_norm(x, None, None, training=True),
+    "F.group_norm": lambda m, x: m.nn.functional.group_norm(x.t()[None], 4),
+    "F.smooth_l1_loss": lambda m, x: m.nn.functional.smooth_l1_loss(x, x),
+    "F.kl_div": lambda m, x: m.nn.functional.kl_div(x, x, reduction="batchmean"),
+    "F.bce_with_logits": lambda m, x: m.nn.functional.binary_cross_entropy_with_logits(x, x),
+    "F.interpolate, size": lambda m, x: m.nn.functional.interpolate(
+        x.view(1, 1, -1, WIDTH), size=(x.shape[0] + 3, 9)
+    ),
+    "F.interpolate, linear": lambda m, x: m.nn.functional.interpolate(
+        x.t()[None], scale_factor=1.5, mode="linear"
+    ),
+    "F.pad, reflect": lambda m, x: m.nn.functional.pad(x.t()[None], (2, 2), mode="reflect"),
+    "F.unfold": lambda m, x: m.nn.functional.unfold(x.view(1, 1, -1, WIDTH), 3),
+    "F.avg_pool1d": lambda m, x: m.nn.functional.avg_pool1d(x.t()[None], 3),
+    "F.adaptive_avg_pool1d": lambda m, x: m.nn.functional.adaptive_avg_pool1d(x.t()[None], 4),
+    "masked attention": lambda m, x: m.nn.functional.scaled_dot_product_attention(
+        *[x.view(1, 1, -1, WIDTH)] * 3, attn_mask=(x[:, :1] > 0) & (x[:, 0] > 0)
+    ),
+    "causal attention": lambda m, x: m.nn.functional.scaled_dot_product_attention(
+        *[x.view(1, -1, 4, 16).transpose(1, 2)] * 3, is_causal=True
+    ),
+    "x.scatter": lambda m, x: x.scatter(1, x[:, :2].long(), 0.0),
+    "x.index_add": lambda m, x: x.index_add(0, x[:, 0].long(), x),
+    "x[index] = x": lambda m, x: x.index_put((x[:, 0].long(),), x),
+    "x[i, j]": lambda m, x: x[x[:, 0].long(), x[:, 1].long()],
+    "x.take_along_dim": lambda m, x: x.take_along_dim(x[:, :1].long(), 1),
+    "F.embedding_bag": lambda m, x: m.nn.functional.embedding_bag(x[:, :4].long(), _fixed(m, x, 100, WIDTH)),
+    "torch.bucketize": lambda m, x: m.bucketize(x, _fixed(m, x, 8)),
+    "LSTM": lambda m, x: _module(m, x, "LSTM", WIDTH, 32, batch_first=True)(x[None]),
+    "packed LSTM": lambda m, x: _module(m, x, "LSTM", WIDTH, 32, batch_first=True)(
+        m.nn.utils.rnn.pack_padded_sequence(x[None].expand(2, -1, -1), [x.shape[0], 9], batch_first=True)
+    ),
+}
+BACKWARD = (
+    "x + row", "x * 2.0", "torch.where", "x.t().contiguous()", "x[1:]", "x.split(8)", "x[None].expand", "x.sum(0)",
+    "softmax of new length", "layer_norm of new length",
+    "x.mean(-1)", "x.amax(-1)", "x.cumsum(0)", "x.softmax(-1)", "F.log_softmax", "F.layer_norm", "F.dropout", "F.pad",
+    "F.mse_loss", "F.cross_entropy", "x @ w", "F.linear", "torch.bmm", "attention", "F.conv1d", "F.max_pool2d",
+    "F.interpolate", "torch.cat", "torch.stack", "x[index]", "x.gather", "x.masked_fill", "torch.einsum",
+    "large F.linear", "F.batch_norm", "F.group_norm", "F.smooth_l1_loss", "x.repeat", "x.unfold", "x.index_add",
+    "F.interpolate, linear", "F.avg_pool1d", "causal attention", "LSTM",
+)  # fmt: skip
+
+
+def _backward(name: str) -> Call:
+    """Return the call with this name followed by the gradient of its input."""
+    call = {**CALLS, **WIDE}[name]
+
+    def forward_and_backward(m: Any, x: Any) -> None:
+        result = call(m, x.detach().requires_grad_())
+        first = result[0] if isinstance(result, tuple) else result
+        first.sum().backward()
+
+    return forward_and_backward
+
+
+WIDE |= {f"backward of {name}": _backward(name) for name in BACKWARD}
 NEED_LIBRARIES = {"torch.fft.rfft"}  # of which there is no null one
 
 
@@ -87,6 +188,14 @@ def _fixed(m: Any, x: Any, *shape: int) -> Any:
     key = (m.__name__, str(x.device), shape)
     if key not in _tensors:
         _tensors[key] = m.ones(*shape, device=x.device)
+    return _tensors[key]
+
+
+def _module(m: Any, x: Any, name: str, *sizes: int, **options: Any) -> Any:
+    """Return a module that is the same in each call."""
+    key = (m.__name__, str(x.device), name)
+    if key not in _tensors:
+        _tensors[key] = getattr(m.nn, name)(*sizes, **options).to(x.device)
     return _tensors[key]
 
 
@@ -178,19 +287,18 @@ def measured(m: Any, name: str, device: str) -> tuple[float, float]:
     if name in STEPS:
         make, step = STEPS[name](m, device)
         return measure(m, make, step, device, SHAPES // 4)
-    call = CALLS[name]
+    call = (CALLS | WIDE)[name]
     return measure(m, lambda n: m.ones(n, WIDTH, device=device), lambda x: call(m, x), device, SHAPES)
 
 
-def count_objects(m: Any, device: str, shapes: int = 200_000) -> None:
+def count_objects(m: Any, device: str, calls: dict[str, Call], shapes: int = 200_000) -> None:
     """Print how many objects the process has while calls have ever new shapes: the number must not grow."""
     print(f"{'shapes':>10}{'objects':>12}{'device bytes':>16}")
+    listed = [call for name, call in calls.items() if "LSTM" not in name]  # its steps take milliseconds
     for n in range(shapes):
-        x = m.empty(1 + n % 997, 1 + n // 997, device=device)
-        y = (x + x).sum(0)
-        m.cat([y, y]).view(2, -1)
+        rows = 17 + n * 619 % 997  # calls of one length are far apart
+        listed[n % len(listed)](m, m.ones(rows, WIDTH, device=device))
         if (n + 1) % (shapes // 8) == 0:
-            del x, y
             gc.collect()
             held = m.cuda.memory_allocated() if device == "cuda" else 0
             print(f"{n + 1:10,}{len(gc.get_objects()):12,}{held:16,}", flush=True)
@@ -200,7 +308,7 @@ def main() -> None:
     """Print a line for each call, the worst ratio of new shapes first."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device")
-    for flag in ("--null", "--alone", "--memory"):
+    for flag in ("--null", "--alone", "--memory", "--wide"):
         parser.add_argument(flag, action="store_true")
     parser.add_argument("--only", default="")
     options = parser.parse_args()
@@ -211,19 +319,24 @@ def main() -> None:
     device = options.device or ("cuda" if options.null else "cpu")
     libraries = ["flambeau"] if options.alone or options.null else ["flambeau", "torch"]
     modules = [importlib.import_module(name) for name in libraries]
+    left_out = NEED_LIBRARIES if options.null else set()
+    calls = {n: call for n, call in (CALLS | WIDE).items() if options.only in n and n not in left_out}
     if options.memory:
-        count_objects(modules[0], device)
+        count_objects(modules[0], device, calls)
         return
     rows = []
-    for name in (*CALLS, *STEPS):
-        if options.only in name and not (options.null and name in NEED_LIBRARIES):
+    for name in (*CALLS, *(WIDE if options.wide else ()), *STEPS):
+        if options.only in name and name not in left_out:
             found = [time for m in modules for time in measured(m, name, device)]
             rows.append((found[1] / found[-1 if len(modules) > 1 else 0], name, found))
     heads = [f"{m}, {kind}" for m in libraries for kind in ("one shape", "new shapes")]
-    print(f"{'call':20}" + "".join(f"{head:>22}" for head in heads) + f"{'new, ratio':>12}{'new / one':>12}")
+    print(f"{'call':32}" + "".join(f"{head:>22}" for head in heads) + f"{'new, ratio':>12}{'new / one':>12}")
     for ratio, name, found in sorted(rows, reverse=True):
         again = found[1] / found[0]
-        print(f"{name:20}" + "".join(f"{each:22.1f}" for each in found) + f"{ratio:12.2f}{again:12.2f}")
+        print(f"{name:32}" + "".join(f"{each:22.1f}" for each in found) + f"{ratio:12.2f}{again:12.2f}")
+    ratios = [row[0] for row in rows if row[1] not in STEPS]
+    if ratios:
+        print(f"{len(ratios)} calls: median {statistics.median(ratios):.2f}, maximum {max(ratios):.2f}")
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ _LATER_ERRORS = (
     ZeroDivisionError,
 )  # PyTorch reports the target's faults first
 _new_object = object.__new__
-_LIMIT = 20_000  # plans kept before the cache is cleared, which bounds programs with ever new shapes
+_LIMIT = 8_192  # plans kept before the cache is cleared, which bounds programs with ever new shapes
 
 
 class CallPlan:

@@ -20,9 +20,9 @@ from flambeau.core.dtype import dtype
 from flambeau.core.frozen import Record
 from flambeau.core.layout import contiguous_strides
 from flambeau.core.meta import Meta, MetaKind, intern, tracing
-from flambeau.core.tracing.symbols import Packed, PlanTrace, ShapeGraph, Symbol, is_symbol
+from flambeau.core.tracing.symbols import Packed, PlanTrace, ShapeGraph, Symbol, is_symbol, round_to_float32
 
-_LIMIT = 48  # the maximum number of traces in a tree
+_LIMIT = 128  # the maximum number of traces in a tree
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), type, dtype, device, MetaKind)
 _lock = threading.Lock()  # allows one trace at a time, because metas refer to it
 
@@ -67,7 +67,11 @@ class PlanTree:
         self._graph = ShapeGraph()
         self._start = _Fork(("start", 0))
         self._cases = 0
-        self._namespace: dict[str, Any] = {"intern": intern, "nothing": _find_nothing}
+        self._namespace: dict[str, Any] = {
+            "intern": intern,
+            "nothing": _find_nothing,
+            "round_to_float32": round_to_float32,
+        }
 
     def learn(
         self,

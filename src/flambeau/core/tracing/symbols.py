@@ -452,6 +452,18 @@ class Symbol:
         return getattr(self.trace.fix(self), name)
 
 
+_SINGLE = struct.Struct("<f")
+
+
+def round_to_float32(x: Any) -> Any:
+    """Return a float rounded to the nearest that float32 has; for a symbol, the symbol of that."""
+    if type(x) is not Symbol or x.trace.is_closed or not x.trace.is_node(x):
+        return _SINGLE.unpack(_SINGLE.pack(value_of(x)))[0]
+    code = f"round_to_float32(v{x.node})"
+    node = x.trace.graph.node(("code", code), code, (x.node,))
+    return Symbol(x.trace, node, round_to_float32(x.value))
+
+
 class Packed:
     """Bytes of parameters that contain symbols: what `struct.pack(layout, *values)` gives once they are known."""
 

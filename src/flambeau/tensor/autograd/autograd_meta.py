@@ -45,7 +45,7 @@ from flambeau.tensor.tensor import (
     new_object,
 )
 
-_LIMIT = 20_000  # number of cached plans of views, equal to that of calls
+_LIMIT = 8_192  # number of cached plans of views, equal to that of calls
 _view_plans: dict[tuple[Any, ...], ViewPlan] = {}  # rules are pure: a cache, never cleared but for size
 _view_structures = Structures()  # rules are pure
 _seen_views = SeenKeys()

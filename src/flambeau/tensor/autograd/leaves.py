@@ -14,7 +14,7 @@ from flambeau.tape.node import Leaf
 from flambeau.tensor import dispatch, interception
 from flambeau.tensor.tensor import AutogradMeta, Tensor
 
-_LAYOUTS = 20_000  # as many are kept as plans of calls
+_LAYOUTS = 8_192  # as many are kept as plans of calls
 
 
 def make_leaf(t: Tensor) -> Leaf:

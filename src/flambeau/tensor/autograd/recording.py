@@ -24,7 +24,7 @@ _saved_specs: dict[
 ] = {}  # by record and which inputs require a gradient: made when first recorded
 # record plans of calls without a plan; the other record plans are stored in plans
 _record_plans: dict[Any, RecordPlan] = {}
-_LIMIT = 20_000  # as many are kept as plans of calls
+_LIMIT = 8_192  # as many are kept as plans of calls
 
 
 class RecordPlan:

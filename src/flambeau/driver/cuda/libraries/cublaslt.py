@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
-from functools import partial
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -254,6 +254,7 @@ def size_class(gemm: Gemm) -> Gemm:
     )
 
 
+@lru_cache(maxsize=1024)  # weights occur again
 def _class_of(x: Matrix) -> Matrix:
     rows, columns = _round_up(x.rows), _round_up(x.columns)
     ld = _aligned_as(x.ld, max(_round_up(x.ld), rows))

@@ -215,7 +215,7 @@ def _build_apply(
     inner = "{}a" + level + f" - (b{mean}) * {scale} * {slope} / T(k0)"
     text = f"{weight}{scale} * ({inner.format('')})" if together else f"{scale} * ({inner.format(weight)})"
     kinds: Any = (((x.number,),) * len(inputs), ())
-    form = Expression(text, lambda launch: kinds, lambda launch: (float(max(x.seen.length, 1)),))
+    form = Expression(text, lambda launch: kinds, lambda launch: (max(x.seen.length, 1) / 1,))
     launch = Launch(Kernel("normalize", no_host, cuda=form), (x.out.meta,), _metas(inputs))
     return Pass(pointwise.program(launch, form), tuple([each.place for each in (x.out, *inputs)]))
 

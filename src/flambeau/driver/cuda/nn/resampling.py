@@ -5,12 +5,11 @@ Places and weights are computed where they are needed, as the host's tables are:
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.dtype import dtype, float64
-from flambeau.core.tracing.symbols import pack
+from flambeau.core.tracing.symbols import pack, round_to_float32
 from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.elements import carrier
 from flambeau.driver.cuda.codegen.windows import Lattice, element, program, view
@@ -39,7 +38,7 @@ def _axes(how: Any, size: Sequence[int], kind: dtype) -> bytes:
     """Return the axes of an interpolation. Ratios are rounded to the precision of the host's tables."""
     ratios = [how.ratio(*each) for each in zip(size, how.size, how.scales, strict=True)]
     if kind is not float64:
-        ratios = [struct.unpack("<f", struct.pack("<f", ratio))[0] for ratio in ratios]
+        ratios = [round_to_float32(ratio) for ratio in ratios]
     lead = _DIMS - len(size)
     return pack("<6i3d", *(1,) * lead, *size, *(1,) * lead, *how.size, *(1.0,) * lead, *ratios)
 
