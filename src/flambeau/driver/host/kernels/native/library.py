@@ -28,7 +28,8 @@ LEVELS: dict[str, tuple[str, frozenset[str]]] = {
 }
 """For x86-64, the instruction sets by suffix of the library: the compiler's name, and flags of /proc/cpuinfo.
 
-All libraries compute the same bits: they contain the same IEEE operations, and no contraction.
+The libraries for v3 and v4 compute the same bits: they contain the same IEEE operations, and compilers contract none.
+v2 has no fused multiplication and addition, which the polynomials of include/cpu.h use.
 """
 
 
