@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import queue
 import random
 import warnings
 from collections.abc import Callable, Iterator
@@ -156,7 +158,7 @@ class Model:
     def __init__(self) -> None:
         self.scale, self.names, self.table = 2.0, ["a", "b"], {"bias": 0.5}
         self.layer = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Dropout(0.5)).cuda()
-        self.buffer = fresh()
+        self.buffer, self.square = fresh(), fresh(6, 6)
         self.steps = 0  # which the function does not read
 
 
@@ -166,7 +168,7 @@ GLOBAL = [1.0]
 def guarded(model: Model, shift: float) -> Callable[[Any], Any]:
     def function(x: Any, factor: float = 3.0) -> Any:
         y = model.layer(x) * model.scale * model.unit + model.table["bias"] + shift + GLOBAL[0]
-        y = y + model.buffer * len(model.names) * factor
+        y = (y + model.buffer * len(model.names) * factor) @ model.square
         if torch.is_grad_enabled():
             y.sum().backward()
         return y.detach() + torch.zeros(6, device="cuda")
@@ -204,6 +206,7 @@ MUTATIONS: dict[str, Callable[[Model, Any], Any]] = {
     "data": lambda m, f: setattr(m.layer[0].weight, "data", fresh(6, 6)),
     "buffer": lambda m, f: setattr(m, "buffer", fresh()),
     "layout": lambda m, f: setattr(m, "buffer", fresh(6, 4).t()),
+    "layout in place": lambda m, f: m.square.t_(),
     "requires_grad": lambda m, f: m.layer[0].bias.requires_grad_(False),
     "submodule": lambda m, f: m.layer.__setitem__(1, torch.nn.Identity()),
     "hook": add_hook,
@@ -559,3 +562,47 @@ def test_wrong_option_is_refused() -> None:
         torch.compile(random.random, options={"verify_every": "2"})
     with pytest.raises(RuntimeError, match="verify_every must not be negative, got -1"):
         torch.compile(random.random, options={"verify_every": -1})
+
+
+# -- memory that guards do not reach ----------------------------------------------------------------------
+
+
+def test_tensor_beyond_the_guards_is_not_captured(gpu: Any) -> None:
+    hidden = itertools.repeat(fresh())  # whose contents no guard reaches
+
+    def function(x: Any) -> Any:
+        return x + next(hidden)
+
+    called = replayed(function)
+    for _ in range(5):
+        x = fresh()
+        assert torch.equal(called(x), function(x))
+    assert counts(called).replays == 0
+    assert "accesses a tensor that no guard reaches" in counts(called).breaks[0].why
+
+
+def test_result_that_escapes_keeps_its_value(gpu: Any) -> None:
+    stored: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def function(x: Any) -> Any:
+        y = x * 2
+        stored.put(y)
+        return y + 1
+
+    called, xs = replayed(function), [fresh() for _ in range(6)]
+    for x in xs:
+        assert torch.equal(called(x), x * 2 + 1)
+    for x in xs:
+        assert torch.equal(stored.get(), x * 2)
+    assert "stores a tensor where no guard reaches" in counts(called).breaks[0].why
+
+
+def test_argument_that_is_written_is_copied_back(gpu: Any) -> None:
+    called = replayed(lambda x, y: x.add_(y).mul_(2))
+    for _ in range(6):
+        x, y = fresh(), fresh()
+        want = (x + y) * 2
+        assert called(x, y) is x
+        assert torch.equal(x, want)
+        assert x._version == 2
+    assert counts(called).replays == 4
