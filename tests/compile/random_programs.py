@@ -205,6 +205,17 @@ class Walk:
         if self.choice.random() < 0.2:
             self.keep(self.choice.choice([x, y]))
 
+    def classify(self) -> None:
+        """Compute the loss of classes, and its gradient."""
+        w = torch.randn(4, 6, device="cuda", requires_grad=True)
+        scores = w * self.any().detach().float()
+        if scores.shape != w.shape:
+            return
+        target, functional = torch.tensor([0, 5, 2, -100], device="cuda"), torch.nn.functional
+        loss = functional.cross_entropy(scores, target, label_smoothing=self.choice.choice([0.0, 0.1]))
+        loss.backward()
+        self.keep(self.choice.choice([loss.detach(), w.grad]))
+
     def turned(self) -> None:
         """Read views of a result that dies, or that lives on."""
         x = self.any() + self.any()
@@ -398,7 +409,7 @@ class Walk:
 
 ACTIONS = {
     "unary": 8, "binary": 10, "scalar_first": 4, "where": 3, "chain": 6, "long_chain": 0.5, "cast": 2, "addcmul": 2, "gelu": 1,
-    "view": 6, "in_place": 6, "write_after_read": 2, "out": 2, "put": 2, "halves": 3, "turned": 4, "soften": 3, "normalize": 2, "swap_data": 1, "resize": 1,
+    "view": 6, "in_place": 6, "write_after_read": 2, "out": 2, "put": 2, "halves": 3, "turned": 4, "soften": 3, "normalize": 2, "classify": 1, "swap_data": 1, "resize": 1,
     "rows": 4, "center": 2, "reduce": 2, "norm": 2, "product": 1, "branch": 2, "show": 1, "address": 1, "wrong": 1, "stop": 0.5, "random": 1,
     "host": 1, "devices": 1, "stream": 2, "event": 1, "nested": 0.5, "disabled": 0.5, "autocast": 1, "no_grad": 1,
     "backward": 2, "grad": 2, "packed": 1, "optimizer": 0.5,

@@ -310,8 +310,8 @@ class FusedStep(Record):
     """An operator of a fused kernel.
 
     Attributes:
-        launch: The launch of the operator alone. Its CUDA form is an `Expression` that is not `indexed`, or a `Fold`
-            of one tensor, over rows of contiguous elements, without constants.
+        launch: The launch of the operator alone. Its CUDA form is an `Expression`, whose output is contiguous if it is
+            `indexed`, or a `Fold` of one tensor, over rows of contiguous elements, without constants.
         sources: The value of each input of `launch`: input k of the fused launch, or -1 - k for the result of step k.
     """
 
@@ -526,6 +526,12 @@ def is_drawn(launch: Launch) -> bool:
     """Return True if a pointwise kernel computes its elements from random words."""
     form = launch.kernel.cuda
     return isinstance(form, Expression) and form.drawn
+
+
+def uses_index(launch: Launch) -> bool:
+    """Return True if a pointwise kernel computes its elements from their row-major index, or draws words by it."""
+    form = launch.kernel.cuda
+    return isinstance(form, Expression) and (form.drawn or form.indexed)
 
 
 def seed_positions(launch: Launch) -> tuple[int, ...]:

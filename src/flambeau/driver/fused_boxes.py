@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from flambeau.core.layout import is_dense, merge_dims
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Fused, FusedStep, FusedView, Launch, is_drawn, is_join
+from flambeau.driver.api import Expression, Fused, FusedStep, FusedView, Launch, is_join, uses_index
 
 _MOST_STEPS, _MOST_READS = 96, 24  # of a kernel, which bound its registers and parameters
 _MOST_BOXES = 8
@@ -171,7 +171,7 @@ class _BoxKernel:
             raise NotInlined(-1 - source)
         if is_join(step.launch):
             return self._value(*self._part(-1 - source, step, frame))
-        if not isinstance(step.launch.kernel.cuda, Expression) or is_drawn(step.launch):
+        if not isinstance(step.launch.kernel.cuda, Expression) or uses_index(step.launch):
             raise NotInlined(-1 - source)
         metas = [x for x in step.launch.inputs if isinstance(x, Meta)]
         found = move(out, [x.strides for x in metas], frame)

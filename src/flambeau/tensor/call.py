@@ -307,10 +307,8 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
     return tuple(results) if plan.more_outputs else result
 
 
-def _defer(
-    plan: CallPlan, op: Op, args: Sequence[Any], params: tuple[Any, ...], tracked: bool
-) -> Tensor | None:
-    """Return a call's result if its launch can be deferred (Note [Deferred launches]), else None.
+def _defer(plan: CallPlan, op: Op, args: Sequence[Any], params: tuple[Any, ...], tracked: bool) -> Any:
+    """Return a call's result if its launch or its parts can be deferred (Note [Deferred launches]), else None.
 
     None means that the caller launches now; all deferred launches have then been issued.
     """
@@ -319,17 +317,20 @@ def _defer(
         launch_deferral.settle(f"{op.name} is called outside of the compiled function")
         return None
     launch = _launch_alone(plan, op, args, params)
-    if launch is None:
+    if launch is None and not collecting.is_divided(op, args, params):
         launch_deferral.settle(f"{op.name} cannot be fused")
         return None
     node = None
     if tracked and mode.recording:
         node = begin_recording(plan.record_plan or _make_record_plan(plan, op, args, params), args)
-    result: Tensor = collecting.collect(launch, plan, args)
+    if launch is None:
+        results = collecting.call_parts(op, args, params)
+    else:
+        results = (collecting.collect(launch, plan, args),)
     if node is not None:
         launch_deferral.note_recording()
-        finish_recording(node, (result,))
-    return result
+        finish_recording(node, results)
+    return results if plan.more_outputs else results[0]
 
 
 def _launch_alone(plan: CallPlan, op: Op, args: Sequence[Any], params: tuple[Any, ...]) -> Launch | None:

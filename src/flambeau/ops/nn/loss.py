@@ -12,13 +12,25 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.dtype import dtype, int64, uint8
+from flambeau.core.layout import expand_strides
 from flambeau.core.meta import Meta
 from flambeau.core.typeinfo import finfo
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.api import Body, Expression, Fold, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import FLOAT32, AutocastRule
-from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
+from flambeau.ops.op import (
+    NOT_DIFFERENTIABLE,
+    Derivative,
+    Make,
+    Op,
+    Operand,
+    Sample,
+    Signature,
+    define,
+    note,
+    one_device,
+)
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.dtype_promotion import FLOATS, NUMBERS
+from flambeau.ops.pointwise.dtype_promotion import FLOATS, NUMBERS, wide
 from flambeau.ops.pointwise.pointwise import pointwise
 from flambeau.ops.work import row_work, workspaces
 
@@ -326,6 +338,91 @@ nll_loss_backward = define(
         derivative=Derivative(_nll_backward_back),
     )
 )
+
+
+# -- its parts in compiled functions: the number of targets that count, and an element of each class ---------------
+
+
+def _count_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    (target,) = operands
+    assert isinstance(target, Meta)
+    return Signature((Meta.contiguous_of((), wide(params[1]), target.device),), (target,), params)
+
+
+def _count_host(launch: Launch) -> Body:
+    ignored, kind = launch.params[0], launch.outputs[0].dtype.numpy
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        outputs[0][...] = np.add.reduce((inputs[0] != ignored).astype(kind).reshape(-1))
+
+    return body
+
+
+def _every_dim(launch: Launch) -> tuple[int, ...]:
+    source = launch.inputs[0]
+    assert isinstance(source, Meta)
+    return tuple(range(source.ndim))
+
+
+def _slope_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    metas = [x for x in operands if isinstance(x, Meta)]
+    shape = params[1]
+    over = [x.with_(shape=shape, strides=expand_strides(x.shape, x.strides, shape)) for x in metas]
+    return Signature((Meta.contiguous_of(shape, metas[0].dtype, metas[0].device),), tuple(over), params)
+
+
+def _slope_host(launch: Launch) -> Body:
+    kind, ignored = launch.outputs[0].dtype, launch.params[0]
+    widen = to_computing(kind, kind)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        grad, target, *count = [x[:, 0] for x in inputs]
+        valid = target != ignored
+        given = -widen(grad) * valid.astype(widen(grad).dtype)
+        if count:
+            given = np.where(valid, given / count[0], given.dtype.type(0))
+        outputs[0][...] = 0
+        values = given.astype(outputs[0].dtype)
+        np.put_along_axis(outputs[0], np.where(valid, target, 0)[:, None], values[:, None], 1)
+
+    return body
+
+
+def _slope_kinds(launch: Launch) -> tuple[tuple[tuple[dtype, ...], ...], tuple[dtype, ...]]:
+    kind = (wide(launch.outputs[0].dtype),)
+    return (kind, (), kind)[: len(launch.inputs)], ()
+
+
+def _slope_text(launch: Launch) -> str:
+    column = "(i >> 31 ? i % k0 : (i64)((u32)i % (u32)k0))"
+    return f"b == {column} && b != k1 ? -a{' / c' if len(launch.inputs) > 2 else ''} : T(0)"
+
+
+def _part(name: str, rule: Any, host: Any, cuda: Any) -> Op:
+    kernel = Kernel(name, host, cuda=cuda)
+    op = Op(name, rule, kernel, FLOATS, lambda make, kind: [], derivative=NOT_DIFFERENTIABLE)
+    note(op, "nll_loss")
+    return op
+
+
+_COUNT = Fold(
+    _every_dim,
+    lambda launch: (int64,),
+    "i64",
+    "0",
+    "(i64)(x != k0)",
+    "a + b",
+    ("s",),
+    lambda launch: (launch.params[0],),
+)
+_SLOPE = Expression(
+    _slope_text,
+    _slope_kinds,
+    lambda launch: (launch.params[1][1], launch.params[0]),
+    indexed=True,
+)
+count_targets = _part("count_targets", _count_rule, _count_host, _COUNT)
+nll_slope = _part("nll_slope", _slope_rule, _slope_host, _SLOPE)
 
 
 # -- margins over classes: inputs x (N, C), target, weight (C) or none; one loss for each row -------------

@@ -31,15 +31,15 @@ _NAMED = 6  # operators that a kernel's name lists
 
 
 def can_fuse(launch: Launch) -> bool:
-    """Return True if a launch computes each element of one output from its inputs' elements at the same place, or from
-    random words.
+    """Return True if a launch computes each element of one output from its inputs' elements at the same place, its
+    row-major index, and its random word.
     """
     kernel = launch.kernel
     form = kernel.cuda
     return (
         isinstance(form, Expression)
-        and not form.indexed
-        and (launch.outputs[0].plain if form.drawn else not kernel.draws)
+        and (launch.outputs[0].plain or not (form.indexed or form.drawn))
+        and (form.drawn or not kernel.draws)
         and kernel.cycles is None
         and len(launch.outputs) == 1
         and not launch.updates

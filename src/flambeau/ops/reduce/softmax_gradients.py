@@ -8,12 +8,23 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.dtype import dtype
-from flambeau.core.layout import wrap_dim
+from flambeau.core.layout import expand_strides, wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
-from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
+from flambeau.driver.api import Body, Expression, Fold, Kernel, Launch, Routine
+from flambeau.ops.op import (
+    NOT_DIFFERENTIABLE,
+    Derivative,
+    Make,
+    Op,
+    Operand,
+    Sample,
+    Signature,
+    define,
+    note,
+    one_device,
+)
 from flambeau.ops.pointwise.compute_dtype import to_computing
-from flambeau.ops.pointwise.dtype_promotion import FLOATS
+from flambeau.ops.pointwise.dtype_promotion import FLOATS, wide
 from flambeau.ops.work import row_work, workspaces
 
 Array = np.ndarray[Any, Any]
@@ -101,4 +112,74 @@ def _log_softmax_out(grad: Any, a: Any, b: Any, params: Any) -> Any:
 softmax_backward = _define("softmax_backward", _softmax_rows, Derivative(_softmax_grad, _softmax_out))
 log_softmax_backward = _define(
     "log_softmax_backward", _log_softmax_rows, Derivative(_log_softmax_grad, _log_softmax_out)
+)
+
+
+# -- the parts of log_softmax_backward, which compiled functions call for rows that registers do not hold ---------
+
+
+def _sum_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    (grad,) = operands
+    assert isinstance(grad, Meta)
+    shape = tuple([1 if d == params[0] else n for d, n in enumerate(grad.shape)])
+    return Signature((Meta.contiguous_of(shape, wide(grad.dtype), grad.device),), (grad,), params)
+
+
+def _sum_host(launch: Launch) -> Body:
+    kind = launch.outputs[0].dtype
+    source = launch.inputs[0]
+    assert isinstance(source, Meta)
+    widen = to_computing(kind, source.dtype)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        np.add.reduce(
+            np.ascontiguousarray(widen(inputs[0])), axis=launch.params[0], keepdims=True, out=outputs[0]
+        )
+
+    return body
+
+
+def _slope_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    grad, out, total = operands
+    assert isinstance(grad, Meta) and isinstance(out, Meta) and isinstance(total, Meta)
+    over = total.with_(shape=out.shape, strides=expand_strides(total.shape, total.strides, out.shape))
+    return Signature((out,), (grad, out, over), params)
+
+
+def _slope_host(launch: Launch) -> Body:
+    kind = launch.outputs[0].dtype
+    widen = to_computing(kind, kind)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        grad, out, total = inputs
+        shares = np.exp(widen(out))
+        shares *= total
+        np.copyto(outputs[0], widen(grad) - shares, casting="unsafe")
+
+    return body
+
+
+def _kinds(launch: Launch) -> tuple[tuple[tuple[dtype, ...], ...], tuple[dtype, ...]]:
+    return ((wide(launch.outputs[0].dtype),),) * 3, ()
+
+
+def _part(name: str, rule: Any, host: Callable[[Launch], Body], cuda: Any) -> Op:
+    kernel = Kernel(name, host, lambda launch: 4 * launch.outputs[0].numel, cuda=cuda)
+    op = Op(name, rule, kernel, FLOATS, lambda make, kind: [], derivative=NOT_DIFFERENTIABLE)
+    note(op, "log_softmax")
+    return op
+
+
+_SUM = Fold(
+    lambda launch: launch.params,
+    lambda launch: (launch.outputs[0].dtype,),
+    "T",
+    "T{}",
+    "x",
+    "a + b",
+    ("s",),
+)
+sum_of_gradient = _part("sum_of_gradient", _sum_rule, _sum_host, _SUM)
+log_softmax_slope = _part(
+    "log_softmax_slope", _slope_rule, _slope_host, Expression("a - exp_(b) * c", _kinds)
 )

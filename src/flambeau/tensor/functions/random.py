@@ -21,11 +21,9 @@ from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import Derivative, Op
 from flambeau.ops.pointwise.dtype_promotion import REALS, WIDE_UNSIGNED
 from flambeau.ops.random import random as ops
-from flambeau.ops.random.dropout import EACH, dropout_mask, dropout_scale, native_dropout
+from flambeau.ops.random.dropout import EACH, native_dropout
 from flambeau.runtime import current, generator, system
 from flambeau.runtime.generator import Generator
-from flambeau.runtime.hooks import launch_deferral
-from flambeau.tape.mode import recording
 from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.extents import int_of
 from flambeau.tensor.arguments.integers import as_int
@@ -111,19 +109,7 @@ def dropout_on_cuda(x: Tensor, p: float) -> Tensor:
         record_result(native_dropout, (policy,), (x, 0, 0, 1 - p), (out, mask))
         return out
     drawn = generator.default_of(where).reserve(policy.increment(x.meta.numel, EACH))
-    if launch_deferral.open_regions and x.meta.plain and launch_deferral.collecting.is_collecting():
-        return _dropout_in_group(x, p, policy, drawn)
     out, _ = call(native_dropout, (x, *drawn, 1 - p), (policy,))
-    return out
-
-
-def _dropout_in_group(x: Tensor, p: float, policy: DrawGrid, drawn: tuple[int, int]) -> Tensor:
-    """Return the result of `native_dropout` by two operators that a compiled function can fuse with others."""
-    mask = call(dropout_mask, (*drawn, 1 - p), (x.meta, policy))
-    with recording(False):
-        out: Tensor = call(dropout_scale, (x, mask, 1 - p))
-    record_result(native_dropout, (policy,), (x, *drawn, 1 - p), (out, mask))
-    launch_deferral.note_recording(launch_deferral.has_recorded or out.requires_grad)
     return out
 
 

@@ -23,6 +23,8 @@ from flambeau.runtime.context import Context
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.tape.mode import mode
 from flambeau.tensor import interception
+from flambeau.tensor.fusion.divided_calls import call_parts as call_parts
+from flambeau.tensor.fusion.divided_calls import is_divided as is_divided
 from flambeau.tensor.fusion.pending_calls import PendingGroup, is_reduction, rows_of
 from flambeau.tensor.tensor import Tensor
 

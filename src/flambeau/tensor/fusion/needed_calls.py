@@ -25,7 +25,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Fold, Fused, FusedView, Launcher, has_held_rows, is_drawn, is_join
+from flambeau.driver.api import Fold, Fused, FusedView, Launcher, has_held_rows, is_join, uses_index
 from flambeau.driver.fused_boxes import NotInlined, boxes, has_views
 from flambeau.tensor.fusion import fused_plans
 from flambeau.tensor.fusion.fused_plans import FusedPart, Recipe
@@ -113,7 +113,7 @@ class NeededCalls:
         domain = self.group.domain(launch.outputs[0].shape)
         group = self.group
         has_rows, moves = group.has_held_rows or group.rows is not None, group.has_join or bool(group.views)
-        return has_rows and is_join(launch), moves and is_drawn(launch), domain
+        return has_rows and is_join(launch), moves and uses_index(launch), domain
 
     def _stored_sources(self, k: int) -> Iterator[tuple[int, bool]]:
         """Yield the stored results that a call depends on, and whether one kernel can compute them and the call."""

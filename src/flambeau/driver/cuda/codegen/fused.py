@@ -12,7 +12,7 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import Dims, contiguous_strides, merge_dims
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
-from flambeau.driver.api import Expression, Fused, FusedStep, Launch, is_drawn
+from flambeau.driver.api import Expression, Fused, FusedStep, Launch, is_drawn, uses_index
 from flambeau.driver.cuda.codegen.element_loops import (
     THREADS,
     flat_loop,
@@ -61,8 +61,7 @@ def _kernel(launch: Launch, form: Fused) -> KernelProgram:
     tensors = [x for x in launch.inputs if isinstance(x, Meta)]
     out = launch.outputs[0]
     steps = steps_of(form)
-    # words are drawn by the row-major index of elements
-    places = [contiguous_strides(out.shape)] if any(is_drawn(step.launch) for step in steps) else []
+    places = [contiguous_strides(out.shape)] if _uses_index(steps) else []
     dims = merge_dims(out.shape, [*[meta.strides for meta in (*launch.outputs, *tensors)], *places])
     constants = constants_of(steps)
     tail = [packed_constant(value) for numbers in constants for value in numbers]
@@ -185,6 +184,11 @@ def step_function(
     alone = step.launch.with_(capability=launch.capability)
     function = form.functions + element_function(alone, form, constants)
     return f"namespace n{number} {{  // {alone.kernel.name}\n{function}}}\n"
+
+
+def _uses_index(steps: Sequence[FusedStep]) -> bool:
+    """Return True if a step computes elements from their row-major index, or draws words by it."""
+    return any(uses_index(step.launch) for step in steps)
 
 
 def _drawn_steps(steps: Sequence[FusedStep]) -> list[int]:
@@ -312,17 +316,18 @@ def _any_strides(
     tensors, outputs = _tensors(launch), len(launch.outputs)
     walk, index = ("WideWalk", "i64") if wide else ("Walk", "u32")
     operands = outputs + len(tensors)
-    layouts, place = int(bool(_drawn_steps(steps))), f"o[u][{operands}]"
+    layouts, place = int(_uses_index(steps)), f"o[u][{operands}]"
+    start = place if layouts else "0"
     arguments.add(f"{walk}<{len(dims)}, {operands + layouts}>", "walk")
     arguments.add("i64", "n")
     if vector == 1:
         of_loaded = {at: f"v{at}[u]" for _, at in tensors}
-        compute = _compute(launch, steps, constants, "i", of_loaded, "out{k}[o[u][{k}]]", "0")
+        compute = _compute(launch, steps, constants, start, of_loaded, "out{k}[o[u][{k}]]", "0")
         compute = f"{{ {_draw(steps, 1, place)}{compute} }}"
         return strided_loop(arguments.declared, outputs, tensors, index, unroll, compute, layouts)
     inputs = [(x, dims[-1][1][k] == 0) for k, x in enumerate(tensors, outputs)]
     of_loaded = {at: f"v{at}[u]" if single else f"w{at}[u][j]" for (_, at), single in inputs}
-    compute = _compute(launch, steps, constants, "i", of_loaded, "y{k}[j]")
+    compute = _compute(launch, steps, constants, f"{start} + j", of_loaded, "y{k}[j]")
     stored = [(f"Out{k}", f"out{k}", f"y{k}") for k in range(outputs)]
     before = _draw(steps, vector, place)
     loop = strided_vector_loop(

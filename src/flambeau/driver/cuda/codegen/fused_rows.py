@@ -212,7 +212,7 @@ extern "C" __global__ void __launch_bounds__({THREADS}) run({", ".join(arguments
       return e;
     }};
 """
-        compute = " ".join([self._call(k, self.steps[k], "i", "j") for k in steps])
+        compute = " ".join([self._call(k, self.steps[k], "row * n + i", "j") for k in steps])
         return load, compute
 
     def _fold_phase(self, number: int, step: FusedStep) -> str:
