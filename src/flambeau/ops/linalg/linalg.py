@@ -30,7 +30,7 @@ from flambeau.core.dtype import (
 )
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.api import Body, Kernel, Launch, Routine, Work, stream_work
 from flambeau.ops.autocast_rules import FLOAT32_ON_CPU, UNCHANGED, AutocastRule
 from flambeau.ops.gradients import Refusal
 from flambeau.ops.linalg import linalg_gradients as back
@@ -257,10 +257,9 @@ def _op(
     cuda: str,
     derivative: Derivative,
     autocast: AutocastRule = UNCHANGED,
+    work: Callable[[Launch], Work] = stream_work,
 ) -> Op:
-    kernel = Kernel(
-        name, host, count_flops(factor), cuda=Routine(library=f"linalg.{cuda}"), work=element_work.factorization,
-    )  # fmt: skip
+    kernel = Kernel(name, host, count_flops(factor), cuda=Routine(library=f"linalg.{cuda}"), work=work)
     return define(Op(name, rule, kernel, dtypes, samples, derivative=derivative, autocast=autocast))
 
 
@@ -341,6 +340,7 @@ inv_ex = _op(
     _inv_rule,
     _with_info(np.linalg.inv, _zero_pivot),
     _square_samples(),
+    work=element_work.factorization(95, 1.5),
     cuda="linear_solve:inverse",
     derivative=Derivative(back.inverse),
     autocast=FLOAT32_ON_CPU,
@@ -555,6 +555,7 @@ cholesky_ex = _op(
     _cholesky_host,
     _square_samples((False,), (True,)),
     1 / 3,
+    work=element_work.factorization(20, 1),
     cuda="linear_solve:cholesky",
     derivative=Derivative(back.cholesky),
     autocast=FLOAT32_ON_CPU,
@@ -565,6 +566,7 @@ lu_factor_ex = _op(
     _lu_host,
     _tall_and_wide((True,)),
     2 / 3,
+    work=element_work.factorization(45, 1.5),
     cuda="linear_solve:lu_factor",
     derivative=Derivative(back.lu_factor),
 )
@@ -838,7 +840,8 @@ def _eig_rule(name: str, vectors: bool) -> Callable[..., Signature]:
 
 svd = _op(
     "linalg_svd", _svd_rule, _of_finite(lambda a, full: tuple(np.linalg.svd(a, full))),
-    _tall_and_wide((True,), (False,)), 12, cuda="spectra:svd", derivative=Derivative(back.svd), autocast=FLOAT32_ON_CPU,
+    _tall_and_wide((True,), (False,)), 12, cuda="spectra:svd",
+    work=element_work.factorization(150, 0, 0.19), derivative=Derivative(back.svd), autocast=FLOAT32_ON_CPU,
 )  # fmt: skip
 svdvals = _op(
     "linalg_svdvals",
@@ -852,7 +855,8 @@ svdvals = _op(
 )
 eigh = _op(
     "linalg_eigh", _eigh_rule(True), _of_finite(lambda a, uplo: tuple(np.linalg.eigh(a, uplo))),
-    _square_samples(("L",), ("U",)), 9, cuda="spectra:eigh", derivative=Derivative(back.eigh), autocast=FLOAT32_ON_CPU,
+    _square_samples(("L",), ("U",)), 9, cuda="spectra:eigh",
+    work=element_work.factorization(110, 3), derivative=Derivative(back.eigh), autocast=FLOAT32_ON_CPU,
 )  # fmt: skip
 eigvalsh = _op(
     "linalg_eigvalsh",

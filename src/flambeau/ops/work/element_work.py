@@ -151,23 +151,23 @@ _CHUNK, _CHUNK_STEP = 65536, 2048  # elements of a tensor that a block takes, at
 _CHUNK_MICROSECONDS = 0.45  # of a step
 
 
-# Microseconds of cuSOLVER's routines: at least, for each column, and for each pair of columns.
-_FACTORIZATIONS = {
-    "linalg_cholesky_ex": (20.0, 1.0, 0.0), "linalg_lu_factor_ex": (45.0, 1.5, 0.0),
-    "linalg_inv_ex": (95.0, 1.5, 0.0), "linalg_eigh": (110.0, 3.0, 0.0), "linalg_svd": (150.0, 0.0, 0.19),
-}  # fmt: skip
+def factorization(least: float, column: float, pair: float = 0.0) -> Callable[[Launch], Work]:
+    """Return the work of a factorization by cuSOLVER: each column depends on the columns before it.
 
+    Args:
+        least: Microseconds of any matrix.
+        column: Microseconds of a column.
+        pair: Microseconds of a pair of columns.
+    """
 
-def factorization(launch: Launch) -> Work:
-    """Return the work of a factorization: each column depends on the columns before it."""
-    source = launch.inputs[0]
-    if launch.kernel.name not in _FACTORIZATIONS or not isinstance(source, Meta) or source.ndim < 2:
-        return stream_work(launch)
-    least, column, pair = _FACTORIZATIONS[launch.kernel.name]
-    side = min(source.shape[-2:])
-    microseconds = least + side * (column + pair * side)
-    work = stream_work(launch)
-    return work.with_(cycles=work.cycles + microseconds * CYCLES_OF_A_MICROSECOND)
+    def work(launch: Launch) -> Work:
+        source = launch.inputs[0]
+        side = min(source.shape[-2:], default=1) if isinstance(source, Meta) else 1
+        microseconds = least + side * (column + pair * side)
+        found = stream_work(launch)
+        return found.with_(cycles=found.cycles + microseconds * CYCLES_OF_A_MICROSECOND)
+
+    return work
 
 
 def many_tensors(launch: Launch) -> Work:
