@@ -142,13 +142,16 @@ class FreedMemory:
             is replaced and never changed, because allocations keep it.
         is_open: True if one of these uses is not ordered before the stream's next command.
         blocks: The number of blocks, in use or free.
+        allocator: The host thread that allocated last, and the number of messages that it had sent; None if there
+            is one thread.
     """
 
-    __slots__ = ("agent", "blocks", "exposed", "forgotten", "frees", "is_open", "key")
+    __slots__ = ("agent", "allocator", "blocks", "exposed", "forgotten", "frees", "is_open", "key")
 
     def __init__(self, agent: LogicalThread, key: int) -> None:
         self.agent, self.key = agent, key
         self.blocks = 0
+        self.allocator: tuple[LogicalThread, int] | None = None
         self.frees: list[Freed] = []
         self.forgotten = 0
         self.exposed: Mapping[LogicalThread, FreedUse] = NO_USES
@@ -187,6 +190,7 @@ class ShadowBlock:
     """A piece of memory with an owner, through its successive lifetimes.
 
     Attributes:
+        allocator: The `allocator` of its pool when its present lifetime began.
         born: The command number at which its present lifetime began.
         prior: The blocks that lay here when memory was divided otherwise.
         pool: The freed memory of the pool that it is allocated from.
@@ -199,8 +203,8 @@ class ShadowBlock:
     """
 
     __slots__ = (
-        "agent", "born", "cells", "clock", "compared", "compared_life", "end", "exposed", "freed", "freed_at", "host",
-        "last", "many", "own_use", "places", "pool", "prior", "reported", "shared", "site",
+        "agent", "allocator", "born", "cells", "clock", "compared", "compared_life", "end", "exposed", "freed",
+        "freed_at", "host", "last", "many", "own_use", "places", "pool", "prior", "reported", "shared", "site",
         "start",
     )  # fmt: skip
 
@@ -221,6 +225,7 @@ class ShadowBlock:
         self.many = _LAYOUTS
         self.places: PlaceMap | None = None  # map of the last lifetime in which indices selected elements
         self.pool = NO_POOL
+        self.allocator: tuple[LogicalThread, int] | None = None
         self.own_use: Freed | None = None
         self.exposed = NO_USES
         self.clock = NOTHING

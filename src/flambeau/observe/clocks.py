@@ -51,7 +51,8 @@ class LogicalThread:
         born: The number at which its present stream was created.
         caller: The host thread that used it last, with the number of messages that the thread had sent by
             then.
-        shared: True if several host threads have used it.
+        past: The host threads that used it earlier, as `caller`, each with the position after its commands. Oldest
+            first; kept with several host threads only.
         loose: Its clock by the loose order.
         grouped: True if the present stream belongs to a process group and not to the program.
         captured: The ordinal of the captured stream, for a stream that a graph owns.
@@ -60,7 +61,7 @@ class LogicalThread:
 
     __slots__ = (
         "acts", "born", "caller", "captured", "caught", "clock", "count", "device", "grouped", "handle", "loose",
-        "ordinal", "shared", "site", "time", "waits",
+        "ordinal", "past", "site", "time", "waits",
     )  # fmt: skip
 
     def __init__(self, device: int) -> None:
@@ -81,7 +82,7 @@ class LogicalThread:
         self.count = 0
         self.caught: Clock = NOTHING
         self.caller: tuple[LogicalThread, int] | None = None
-        self.shared = False
+        self.past: list[tuple[tuple[LogicalThread, int], Snapshot]] = []
         self.waits: dict[LogicalThread, tuple[int, Site]] = {}
 
     def __str__(self) -> str:

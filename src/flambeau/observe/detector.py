@@ -349,10 +349,12 @@ class Detector(Lifetimes):
         self, old: Cell, before: str, last: Command, cell: Cell, kind: str, command: Command
     ) -> None:
         """Report two conflicting accesses if their clocks do not order them."""
-        if self.several and max(command[0].loose.get(last[0], 0), self.everyone.get(last[0], 0)) >= last[1]:
-            self.met_by_chance(last, (command[3], command[4]))
-            return
         block = cell.block
+        if self.several and max(command[0].loose.get(last[0], 0), self.everyone.get(last[0], 0)) >= last[1]:
+            # memory of an earlier lifetime was placed here because the allocator knew of the wait
+            if last[1] >= block.born:
+                self.met_by_chance(last, (command[3], command[4]))
+            return
         if last[1] < block.born and block.reported == block.born:
             return  # the reuse was reported, in a form that does not depend on where the allocator placed the memory
         if last[1] < block.born and old.polled.get(last[0], 0) >= last[1]:
@@ -380,10 +382,11 @@ class Detector(Lifetimes):
         seen: Circumstances,
     ) -> None:
         """Report a conflict in which indices select the elements of one access; see Note [Deferred decisions]."""
-        if seen.by_chance:
-            self.met_by_chance(last, (command[3], command[4]))
-            return
         born = seen.candidate.born
+        if seen.by_chance:
+            if last[1] >= born:
+                self.met_by_chance(last, (command[3], command[4]))
+            return
         if last[1] < born and cell.block.reported == born:
             return
         if last[1] < born and old.polled.get(last[0], 0) >= last[1]:

@@ -29,7 +29,6 @@ certificate and is not reported as a race.
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence, Set
@@ -37,7 +36,7 @@ from functools import reduce
 from operator import itemgetter
 
 from flambeau.core.callsite import Site, caller, place
-from flambeau.core.vector_clock import join_clock, without_threads
+from flambeau.core.vector_clock import join_clock, merge_clocks, without_threads
 from flambeau.observe.accesses import (
     MANY,
     NO_POOL,
@@ -52,14 +51,14 @@ from flambeau.observe.accesses import (
 from flambeau.observe.clocks import NOBODY, NOTHING, Clock, LogicalThread
 from flambeau.observe.findings import Findings
 from flambeau.observe.layouts import Extent
-from flambeau.observe.order import Order
 from flambeau.observe.race_builder import READ, WRITE
+from flambeau.observe.thread_reuse import ThreadReuses, is_covered
 
 _MANY_RETIRED = 64  # logical threads of destroyed streams that are kept before they are dropped
 _FREES = 4096  # frees that a pool keeps
 
 
-class Lifetimes(Order):
+class Lifetimes(ThreadReuses):
     """The lifetimes of all memory of one machine. Callers hold the lock, as for `Order`, except the
     allocators.
     """
@@ -70,7 +69,8 @@ class Lifetimes(Order):
         super().__init__(findings)
         self.shadow = Shadow()
         self._many_retired = _MANY_RETIRED
-        self._freed: list[ShadowBlock] = []  # freed blocks whose uses are not collected yet
+        # freed blocks whose uses are not collected yet, with the clock of the thread that freed them
+        self._freed: list[tuple[ShadowBlock, Clock]] = []
         self._pools: dict[tuple[LogicalThread, int], FreedMemory] = {}
 
     # -- a lifetime begins ------------------------------------------------------------------------------
@@ -93,6 +93,7 @@ class Lifetimes(Order):
             or (memory := block.pool).agent is not agent
             or memory.key != pool
             or memory.is_open
+            or (self.several and not self._has_noted(memory))
         ):
             with self.lock:
                 if threading.get_ident() != self.running:
@@ -100,6 +101,7 @@ class Lifetimes(Order):
                 self.own(ptr, nbytes, stream, None if written else caller(1), pool=pool)
             return
         block.last = (block.site, block.freed, block.freed_at)
+        block.allocator = memory.allocator
         block.born = self.number = self._next()
         block.site = None if written else caller(3)
         block.freed = 0
@@ -125,6 +127,9 @@ class Lifetimes(Order):
             self._close_uses(memory)
         if memory is not block.pool:
             block.enter(memory)
+        block.allocator = None
+        if self.several and memory.key != UNPOOLED:
+            self._note_allocation(memory, block)
         block.own_use, block.exposed = None, memory.exposed
         block.clock = NOTHING if agent is None else agent.clock
         for cell in block.cells:
@@ -168,7 +173,7 @@ class Lifetimes(Order):
         # Only the owner has used it: the stream's next command happens after all uses.
         else:
             block.freed_at = None
-            if last is not None:
+            if last is not None and not (self.several and self._has_waited_for_own(block.pool, last)):
                 frees = block.pool.frees
                 alone = block.shared != block.born
                 frees.append((self.number, last, where.start, where.extent, alone))
@@ -187,10 +192,15 @@ class Lifetimes(Order):
         if block.agent is not None:
             for cell in block.cells:
                 cell.sole = None  # so that the first access of the next lifetime is compared with these
+            known = NOTHING
             if self.several or threading.get_ident() != self.running:
                 with self.lock:
-                    self._look_at_freed_by_thread(block, block.agent)
-            self._freed.append(block)  # last, because a thread that holds the lock may read it from now on
+                    known = self.threads.clock_of(threading.get_ident(), self.known)
+                    if not outlived:
+                        self._look_at_freed_by_thread(block, known)
+            self._freed.append(
+                (block, known)
+            )  # last, because a thread that holds the lock may read it from now on
 
     def _forget_frees(self, memory: FreedMemory) -> None:
         """Drop the older half of a pool's frees. Of these, each block keeps the latest use before its lifetime."""
@@ -218,20 +228,22 @@ class Lifetimes(Order):
             block.freed, block.freed_at = self.number, caller(2)
             points = [point for event in events if (point := self._events.get(event)) is not None]
             awaited = reduce(join_clock, points, NOTHING)
+            awaited = merge_clocks(awaited, self.threads.clock_of(threading.get_ident(), self.known))
             if block.host:
                 self._look_at_freed_pinned(block, awaited)
             else:
+                if self.several:
+                    self._look_at_freed_by_thread(block, awaited)
                 self._collect_uses_of(block, awaited)
 
     def _collect_uses(self) -> None:
         while self._freed:
-            self._collect_uses_of(self._freed.pop())
+            self._collect_uses_of(*self._freed.pop())
 
-    def _collect_uses_of(self, block: ShadowBlock, awaited: Clock = NOTHING) -> None:
-        """Add the uses of a freed block that its allocator did not wait for. `awaited` is the clock of the allocator's
-        waits.
+    def _collect_uses_of(self, block: ShadowBlock, awaited: Clock) -> None:
+        """Add the uses of a freed block that neither its allocator nor the freeing thread has waited for.
 
-        Uses in earlier lifetimes were added when those ended.
+        `awaited` is the clock of these waits. Uses in earlier lifetimes were added when those ended.
         """
         memory = block.pool
         owner = memory.agent
@@ -246,9 +258,14 @@ class Lifetimes(Order):
                     continue
                 kind = WRITE if cell.writes(last) else READ
                 if user is owner:
-                    own = (last, cell.start, cell.extent) if own is None or own[0][1] < number else own
+                    if not (self.several and is_covered(awaited, last)) and (
+                        own is None or own[0][1] < number
+                    ):
+                        own = (last, cell.start, cell.extent)
                     continue
-                if not (_covers(cell.polled, last) or _covers(awaited, last) or self.all_know(user, number)):
+                if not (
+                    is_covered(cell.polled, last) or is_covered(awaited, last) or self.all_know(user, number)
+                ):
                     known = uses.get(user) or memory.exposed.get(user)
                     if known is None or known.number < number:
                         uses[user] = FreedUse(last, kind, cell.start, cell.extent, block)
@@ -266,7 +283,7 @@ class Lifetimes(Order):
         them.
         """
         for last in itertools.chain.from_iterable(cell.accesses() for cell in block.cells):
-            if last[1] >= block.born and not (_covers(self.known, last) or _covers(awaited, last)):
+            if last[1] >= block.born and not is_covered(awaited, last):
                 site = last[3], last[4]
                 self.findings.freed_early(
                     site,
@@ -275,32 +292,6 @@ class Lifetimes(Order):
                     "not wait for it and may hand the memory out again. Keep the pinned tensor until the host has "
                     "waited for the copy",
                 )
-
-    def _look_at_freed_by_thread(self, block: ShadowBlock, owner: LogicalThread) -> None:
-        """Withhold the certificate if another thread freed a block whose uses may not be finished.
-
-        Such a block may be reused at any time. Uses in earlier lifetimes were checked when those ended.
-        """
-        known = self.threads.clock_of(threading.get_ident(), self.known)
-        alone = not owner.shared and owner.caller is not None and owner.caller[0] is self.threads.agent()
-        for cell in block.cells:
-            for last in cell.accesses():
-                user = last[0]
-                waited = known.get(user, 0) >= last[1] or cell.polled.get(user, 0) >= last[1]
-                earlier = last[1] < block.born
-                if user is owner or earlier or waited or (alone and owner.clock.get(user, 0) >= last[1]):
-                    continue
-                self._report_freed_by_thread(last, block)
-
-    def _report_freed_by_thread(self, last: Command, block: ShadowBlock) -> None:
-        site = last[3], last[4]
-        freed = f"freed at {place(block.freed_at)}" if block.freed_at else "freed"
-        self.findings.freed_early(
-            site,
-            f"memory that {last[2][0]} at {place(site)} uses on {last[0]} was {freed} without record_stream, by a host "
-            "thread that has not waited for it: when another thread allocates it again depends on the host's "
-            f"scheduler. Call tensor.record_stream(stream), with {last[0]}, there",
-        )
 
     # -- uses that a new tensor may meet ----------------------------------------------------------------
     def unordered_uses(self, block: ShadowBlock, command: Command) -> Iterator[FreedUse]:
@@ -315,9 +306,10 @@ class Lifetimes(Order):
             freed = block.pool.find(known, block.born) or block.own_use
             if freed is not None and known < freed[1][1]:
                 yield FreedUse(freed[1], WRITE, freed[2], freed[3])
-            elif self.several and block.pool.find(known, math.inf):
-                what = f"memory of {owner} is freed, and allocated for use on {agent},"
-                self.findings.threads_unordered(what, site)
+            elif self.several and block.allocator is not None:
+                finding = site, f"memory of {owner} is freed, and allocated for use on {agent},"
+                if self._reuse_of(block.pool).write(*block.allocator, known, finding):
+                    self.findings.threads_unordered(finding[1], site)
             self._look_at_donors(block, owner, agent, site)
         for use in block.exposed.values():
             if use.agent is not agent and clock.get(use.agent, 0) < use.number:
@@ -372,7 +364,7 @@ class Lifetimes(Order):
             agents[:] = [agent for agent in agents if agent not in gone]
         # blocks of ended lifetimes may refer to it; it must not keep other logical threads alive
         for agent in gone:
-            agent.clock, agent.waits = NOTHING, {}
+            agent.clock, agent.waits, agent.past = NOTHING, {}, []
         self.known, self.polled = without_threads(self.known, gone), without_threads(self.polled, gone)
         for agent in itertools.chain.from_iterable(self._on_device.values()):
             agent.clock = without_threads(agent.clock, gone)
@@ -393,6 +385,7 @@ class Lifetimes(Order):
         """Drop the pools of destroyed streams, from which no memory is allocated any more."""
         for agent, key in [name for name in self._pools if name[0] in gone]:
             self._pools.pop((agent, key)).key = UNPOOLED
+        self._drop_reuses(gone)
 
     def _agents_in_lifetimes(self, retired: Set[LogicalThread]) -> set[LogicalThread]:
         """Return the logical threads that lifetimes refer to, with as few destroyed streams as possible.
@@ -430,7 +423,3 @@ class Lifetimes(Order):
                 known = clocks[id(block.clock)] = without_threads(block.clock, gone)
             block.clock = known
             block.compared -= gone
-
-
-def _covers(clock: Clock, command: Command) -> bool:
-    return clock.get(command[0], 0) >= command[1]

@@ -27,6 +27,8 @@ from flambeau.observe.threads import Outer, Threads
 Caller: TypeAlias = tuple[LogicalThread, int]
 """A host thread, and the number of messages that it had sent to others when it made a call."""
 
+_PAST = 64  # earlier positions of a stream that are kept for host threads that know only these
+
 Lane: TypeAlias = tuple[int, int, Site | None, bool]
 """A captured stream: device, ordinal, call site of its creation, and whether a process group owns it."""
 
@@ -61,8 +63,8 @@ class Order:
         self._made: dict[int, int] = {}  # device -> side streams created so far
         self._events: dict[int, Snapshot] = {}
         self._loose_events: dict[int, Snapshot] = {}
-        # event -> its recorder as a `Caller`, and whether all uses so far are ordered
-        self._recorders: dict[int, tuple[LogicalThread, int, bool]] = {}
+        # event -> its last and its first recorder, and the position that it records in every run, if there is one
+        self._recorders: dict[int, tuple[Caller, Caller, Snapshot | None]] = {}
         self._own_events: set[int] = set()  # events that the runtime polls itself
         # event -> the threads that used it since its record, as `Caller`s
         self._event_users: dict[int, dict[LogicalThread, int]] = {}
@@ -128,23 +130,24 @@ class Order:
             agent.loose = merge_clocks(merge_clocks(agent.loose, self.everyone), agent.clock)
 
     def record(self, event: int, stream: int) -> None:
+        """Record an event. The stream's clock stays, because the record may be between commands of other threads."""
         agent = self.agents[stream]
-        last = agent.caller
-        if last is None or last[0] is self.threads.mine:
-            self.tick(agent)
-            sure = True
-        # the record is between commands of another thread, whose clock it must not change
-        else:
-            sure = self._comes_after(last)
-        self._events[event] = snapshot(agent)
+        before, is_end = self._position(agent)
+        clock = agent.clock
+        if agent.caught is not self.known or not is_end:
+            clock = merge_clocks(NOTHING if before is None else before[2], self.known)
+        self.number = agent.time = number = self._next()
+        self._events[event] = agent, number, clock
         users = self._event_users.get(event, {})
         if event not in self._own_events and not all(self._comes_after(user) for user in users.items()):
             self.findings.threads_unordered("an event is recorded again", caller(2))
-        mine, published = self._caller()
-        self._recorders[event] = mine, published, sure
-        self._event_users[event] = {mine: published}
+        mine = self._caller()
+        sure = None if before is None else (agent, number if is_end else before[1], clock)
+        self._recorders[event] = mine, self._recorders[event][1] if event in self._recorders else mine, sure
+        self._event_users[event] = dict([mine])
         if self.several:
-            self._loose_events[event] = agent, agent.time, agent.loose
+            loose = merge_clocks(merge_clocks(agent.loose, self.everyone), clock)
+            self._loose_events[event] = agent, number, loose
 
     def forget_event(self, event: int) -> None:
         for events in (self._events, self._loose_events, self._recorders, self._event_users):
@@ -190,8 +193,18 @@ class Order:
         return [self._end_of(agent) for agent in self._on_device.get(device, ())]
 
     def _end_of(self, agent: LogicalThread) -> Reached:
-        sure = agent.caller is None or not self.several or self._comes_after(agent.caller)
-        return snapshot(agent), (agent, agent.time, agent.loose), sure
+        point, _ = self._position(agent)
+        return point or snapshot(agent), (agent, agent.time, agent.loose), point is not None
+
+    def _position(self, agent: LogicalThread) -> tuple[Snapshot | None, bool]:
+        """Return the last position of a stream that this thread happens after in every run, and whether that is the end
+        of the queue.
+
+        Another thread may have enqueued commands that nothing orders before this call.
+        """
+        if agent.caller is None or not self.several or self._comes_after(agent.caller):
+            return snapshot(agent), True
+        return next((point for user, point in reversed(agent.past) if self._comes_after(user)), None), False
 
     def event_point(self, event: int, own: bool = False) -> Reached | None:
         """Return the position that an event records, for a wait. With `own`, the runtime waits for its own purposes."""
@@ -201,11 +214,15 @@ class Order:
         if point is None:
             return None
         mine, published = self._caller()
-        self._event_users[event][mine] = published
-        if not self.several:
+        last, first, sure = self._recorders[event]
+        is_after = self._comes_after(last)
+        if is_after:
+            self._event_users[event][mine] = published
+        elif not own and self._comes_after(first):  # the wait may be for an earlier record in another run
+            self.findings.threads_unordered("an event is recorded again, and waited for", caller(2))
+        if not self.several or own:
             return point, point, True
-        recorder, then, sure = self._recorders[event]
-        return point, self._loose_events.get(event, point), sure and self._comes_after((recorder, then))
+        return sure or point, self._loose_events.get(event, point), is_after and sure is not None
 
     def is_over(self, event: int) -> bool:
         """Return True if the host has waited for an event's record, which is then complete in every run."""
@@ -240,9 +257,27 @@ class Order:
             return
         before = self.known
         self.known = self.threads.enter(before)
-        if self.threads.logical > 1 and not self.several:
-            self.several = True
-            self.everyone = before
+        if self.threads.logical > 1:
+            self._begin_several(before)
+
+    def expect_thread(self, word: object, point: Snapshot) -> None:
+        """Note that a thread will begin at a position, which `word` carries to it.
+
+        From now on there are several threads. The thread's first call is too late for that, because it depends on
+        the host's scheduler what the other threads have done by then.
+        """
+        with self.lock:
+            self.threads.expect(word, point)
+            self._begin_several(self.known)
+
+    def thread_begins(self, word: object) -> None:
+        with self.lock:
+            self.threads.begins(word)
+
+    def _begin_several(self, known: Clock) -> None:
+        if not self.several:
+            self.several = self.concurrent = True
+            self.everyone = known
             for agent in itertools.chain.from_iterable(self._on_device.values()):
                 agent.loose = agent.clock
             self._loose_events = dict(self._events)
@@ -304,18 +339,34 @@ class Order:
         return other[0] is self.threads.mine or self.known.get(other[0], 0) >= other[1]
 
     def _used_by_this_thread(self, agent: LogicalThread) -> None:
-        last = agent.caller
-        agent.caller = self._caller()
-        if last is not None and last[0] is not self.threads.mine:
-            agent.shared = True
-            if not self._comes_after(last):
-                self.findings.threads_unordered(f"{agent} is given work", caller(2))
+        last, agent.caller = agent.caller, self._caller()
+        if last is None or last == agent.caller:
+            return
+        if self.several:
+            self._keep_position(agent, last)
+        if not self._comes_after(last):
+            self.findings.threads_unordered(f"{agent} is given work", caller(2))
+
+    def _keep_position(self, agent: LogicalThread, user: Caller) -> None:
+        """Keep a stream's position after the commands of a host thread's call, for threads that know only these."""
+        past = agent.past
+        if len(past) >= _PAST:
+            known = [at for at, (old, _) in enumerate(past) if self.all_come_after(old)]
+            del past[: max(known, default=_PAST // 2)]
+        past.append((user, snapshot(agent)))
+
+    def all_come_after(self, other: Caller) -> bool:
+        """Return True if every host thread's next call happens after a call."""
+        with self.lock:
+            mine, time = other
+            clocks = [(self.threads.mine, self.known), *self.threads.others()]
+            return all(thread is mine or known.get(mine, 0) >= time for thread, known in clocks)
 
     def all_know(self, agent: LogicalThread, time: int) -> bool:
         """Return True if every host thread has waited for a command."""
         if self.known.get(agent, 0) < time:
             return False
-        return not self.several or all(known.get(agent, 0) >= time for known in self.threads.others())
+        return not self.several or all(known.get(agent, 0) >= time for _, known in self.threads.others())
 
     def switch_host(self, before: int, after: int) -> None:
         """Switch to another rank, which has its own host clock."""

@@ -553,6 +553,8 @@ class HostRaceDriver(Forward):
                 self.detector.host.on_write([(ptr, extent_of(meta))])
         if launch.kernel.draws and self.detector.several:
             with self.detector.lock:
+                if get_ident() != self.detector.running:
+                    self.detector.enter()
                 self.detector.drew(-1)
         self.inner.launch(exe, ptrs, scalars, stream)
 

@@ -16,6 +16,10 @@ The same holds for calls: a stream that two threads use, an event that one recor
 the random numbers of a device. If nothing orders the threads there, another run may reverse the order of
 the calls.
 
+# Note [Expected threads] Problem: `Thread.start` returns, and the new thread makes its first call later. What
+others did meanwhile depends on the host's scheduler. Rule: A thread counts from the call of `start` on, and
+a pool's task from its `submit`, with the clock of that call. So accesses that it does not know are kept.
+
 A thread may poll without effect on the others: it uses no tensor, and no thread receives a message that it
 has sent. Threads of progress bars and of monitors are such threads. Their polls are not named.
 """
@@ -27,7 +31,7 @@ from collections import deque
 from collections.abc import Callable
 from threading import get_ident, local, main_thread
 from typing import TypeAlias
-from weakref import WeakMethod
+from weakref import WeakKeyDictionary, WeakMethod
 
 from flambeau.core.vector_clock import join_clock
 from flambeau.observe.clocks import NOBODY, NOTHING, Clock, LogicalThread, Snapshot
@@ -68,6 +72,8 @@ class Threads:
         self._agents: dict[int, LogicalThread] = {}  # thread -> logical thread
         self._known: dict[int, Clock] = {}  # thread -> clock, for threads that do not run
         self._callers: set[LogicalThread] = set()
+        # message to a thread that has not begun -> the thread's clock; see Note [Expected threads]
+        self._expected: WeakKeyDictionary[object, Clock] = WeakKeyDictionary()
 
     def enter(self, known: Clock) -> Clock:
         """Switch to this thread. `known` is the clock of the last caller; return this thread's clock."""
@@ -165,10 +171,21 @@ class Threads:
         """Return the logical thread of this thread."""
         return self._agent(get_ident())
 
-    def others(self) -> list[Clock]:
-        """Return the clocks of the threads that do not run."""
-        inside = [self._known.get(ident, {}) for ident in self._agents if ident != self._running]
-        return inside + list(self._outside.values())
+    def others(self) -> list[tuple[LogicalThread, Clock]]:
+        """Return the threads that do not run, and those that have not begun yet, with their clocks."""
+        inside = [
+            (a, self._known.get(ident, {})) for ident, a in self._agents.items() if ident != self._running
+        ]
+        outside = [(NOBODY, known) for known in self._outside.values()]
+        return [*inside, *outside, *[(NOBODY, known) for known in self._expected.values()]]
+
+    def expect(self, word: object, point: Snapshot) -> None:
+        """Add a thread that will begin with the position that `word` carries."""
+        self._expected[word] = join_clock(NOTHING, point)
+
+    def begins(self, word: object) -> None:
+        """Remove an expected thread, which has begun or never will."""
+        self._expected.pop(word, None)
 
     def _agent(self, ident: int) -> LogicalThread:
         found = self._agents.get(ident)

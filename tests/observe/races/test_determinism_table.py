@@ -269,10 +269,12 @@ def freed_by_another_thread():
         with torch.cuda.stream(side):
             held.pop() + 1
 
-    held = [zeros()]
+    held, go = [zeros()], gate()
     ready = torch.cuda.current_stream().record_event()
-    thread = threading.Thread(target=consume)
+    thread = threading.Thread(target=after(go, consume))
     thread.start()
+    zeros()
+    go.release()
     thread.join()
 
 

@@ -308,32 +308,11 @@ def test_two_threads_draw_random_numbers():
         assert any("random numbers of cuda:0" in text for text in detector.certificate().violated)
 
 
-def test_memory_that_another_thread_frees_while_it_is_in_use_on_its_stream():
-    with torch.virtual(devices=1, races="warn"):
-        detector = system.accelerator().detector
-        work = queue.Queue()
-
-        def consume():
-            side = torch.cuda.Stream()
-            x, ready = work.get()
-            side.wait_event(ready)
-            with torch.cuda.stream(side):
-                x + 1
-            del x  # it goes back to the default stream, whose thread may be given it at once
-
-        thread = threading.Thread(target=consume)
-        thread.start()
-        x = torch.ones(1024, device="cuda")
-        work.put((x, torch.cuda.current_stream().record_event()))
-        del x
-        thread.join()
-        torch.cuda.synchronize()
-        (early,) = detector.certificate().violated
-        assert "without record_stream" in early
-
-
 def test_memory_that_threads_free_on_their_own_streams_wants_no_record_stream():
-    """The second thread's stream takes over what the first one's has freed and its host waited for."""
+    """Let the second thread's stream take over what the first one's has freed and its host waited for.
+
+    The allocator knows of that wait, or takes other memory.
+    """
     with torch.virtual(devices=1, races="warn"):
         detector = system.accelerator().detector
         go = gate()
@@ -349,9 +328,7 @@ def test_memory_that_threads_free_on_their_own_streams_wants_no_record_stream():
                     del x
 
         in_threads(before(go, lambda: serve(streams[0], 1024)), after(go, lambda: serve(streams[1], 1000)))
-        violated = detector.certificate().violated
-        assert any("is used again" in text for text in violated)
-        assert not any("record_stream" in text for text in violated)
+        assert detector.certificate().race_free, str(detector.certificate())
 
 
 def test_the_thread_that_pins_a_loaders_batches():

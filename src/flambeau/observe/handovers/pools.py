@@ -41,6 +41,7 @@ class PoolTask:
 
     def __init__(self, pool: Pool | None) -> None:
         self.word = Word()
+        self.word.announce()
         self.pool = pool
 
 
@@ -93,6 +94,7 @@ def _run(run: Callable[..., None]) -> Callable[..., None]:
             run(self, *args)
             return
         outer = [(detector, detector.begin_task(task.word.point_of(detector))) for detector in listening()]
+        task.word.thread_begins()
         if task.pool is not None and task.pool.last is not None:
             task.pool.last.receive()
         try:

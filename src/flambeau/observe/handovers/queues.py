@@ -67,24 +67,24 @@ class Mail:
         """
         self.words.extend([None] * (held - len(self.words)))
         self.puts.step(_FILLED)
-        self.asked.change()
         if size > 0 and self.room is None:
             self.room, self._free = deque(), size - held
         if self.room is not None:
             self._free -= 1
             if self._free < 0 and self.room:
                 self.room.popleft().receive()
+        self.asked.change()
         self.words.append(Word())
 
     def empty(self) -> None:
         """Record that this thread has taken an item."""
         self.takes.step(_EMPTIED)
-        self.asked.change()
         word = self.words.popleft() if self.words else None
-        if self.room is not None:
-            self.room.append(Word())
         if word is not None:
             word.receive()
+        self.asked.change()
+        if self.room is not None:
+            self.room.append(Word())
 
 
 def _put(put: Callable[..., None]) -> Callable[..., None]:
@@ -143,12 +143,12 @@ def _get_sorted(get: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(self: queue.Queue[Any]) -> Any:
         mail, site, what = notes_of(self, Mail), beyond_standard(), f"{type(self).__name__}.get()"
         unknown = [word for _, word in mail.items if not word.is_known()]
-        mail.asked.change()
         held = len(self.queue)
         item = get(self)
         at = next((i for i, (other, _) in enumerate(mail.items) if other is item), None)
         if at is not None:
             mail.items.pop(at)[1].receive()
+        mail.asked.change()
         if site is not None:
             mail.taken.ask(what, site)
             for detector in listening() if unknown and held > 1 else ():

@@ -55,10 +55,11 @@ def name_open_questions(detector: Detector) -> None:
 def _start(start: Callable[..., None]) -> Callable[..., None]:
     def wrapper(self: threading.Thread) -> None:
         run = self.run
-        word, life = Word(), notes_of(self, ThreadLifetime)
+        life = notes_of(self, ThreadLifetime)
 
         def begin() -> None:
             word.receive()
+            word.thread_begins()
             try:
                 run()
             finally:
@@ -67,15 +68,18 @@ def _start(start: Callable[..., None]) -> Callable[..., None]:
                 for detector in listening():
                     detector.thread_ends()
 
+        life.asked.begin()
+        word = Word()
         if beyond_standard() is not None:
             for detector in listening():
                 detector.findings.has_threads = True
-        life.asked.change()
+            word.announce()
         self.run = begin  # type: ignore[method-assign]
         try:
             start(self)
         except BaseException:
             self.run = run  # type: ignore[method-assign]
+            word.thread_begins()
             raise
 
     return wrapper

@@ -10,6 +10,8 @@ from flambeau.observe.detector import Detector
 from flambeau.observe.handovers.listeners import listening
 from flambeau.observe.order import Caller
 
+_QUESTIONS = 64  # queries of one state that are kept before those that all threads know are dropped
+
 
 class ThreadRole:
     """A role of threads at an object, such as "puts into the queue". The threads of one role must be ordered.
@@ -44,6 +46,18 @@ class Word:
     def __init__(self) -> None:
         self.points: list[tuple[ref[Detector], Snapshot]] = [(ref(d), d.publish()) for d in listening()]
         self.taken_back: WeakKeyDictionary[Detector, Caller] | None = None
+
+    def announce(self) -> None:
+        """Announce a host thread that will begin with this message."""
+        for each, point in self.points:
+            if (detector := each()) is not None:
+                detector.expect_thread(self, point)
+
+    def thread_begins(self) -> None:
+        """End the announcement: the thread has begun, or never will."""
+        for each, _ in self.points:
+            if (detector := each()) is not None:
+                detector.thread_begins(self)
 
     def take_back(self) -> None:
         self.taken_back = WeakKeyDictionary({d: d.here() for d in listening()})
@@ -81,12 +95,24 @@ class Polled:
     def change(self) -> None:
         """Record that this thread changes the state."""
         for detector in listening():
-            for (what, site, agent), time in self._questions.pop(detector, {}).items():
+            questions = self._questions.get(detector, {})
+            for (what, site, agent), time in list(questions.items()):
                 if not detector.knows((agent, time)):
                     detector.findings.thread_asked(what, site, agent)
+                    del questions[what, site, agent]
+            if len(questions) > _QUESTIONS:
+                asked = [key for key, time in questions.items() if detector.all_come_after((key[2], time))]
+                for key in asked:
+                    del questions[key]
             before = self._changes.get(detector, {})
             unknown = {agent: time for agent, time in before.items() if not detector.knows((agent, time))}
             self._changes[detector] = unknown | dict([detector.here()])
+
+    def begin(self) -> None:
+        """Record that this thread makes the first change. Questions before it have the same answer in every run."""
+        self.change()
+        for detector in listening():
+            self._questions.pop(detector, None)
 
     def ask(self, what: str, site: Site | None) -> None:
         """Record that this thread queries the state at call site `site`. None: the query is not the program's."""

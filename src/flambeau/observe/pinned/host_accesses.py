@@ -91,7 +91,8 @@ class HostAccesses:
         if self._detector.known.get(last[0], 0) >= last[1]:
             return
         if self._detector.several and self._detector.everyone.get(last[0], 0) >= last[1]:
-            self._detector.met_by_chance(last, caller(2))
+            if last[1] >= cell.block.born:
+                self._detector.met_by_chance(last, caller(2))
             return
         if last[1] < cell.block.born and cell.polled.get(last[0], 0) >= last[1]:
             self._detector.findings.reuses_polled += 1

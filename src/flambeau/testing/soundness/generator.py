@@ -54,14 +54,14 @@ _SETTINGS = {  # the first steps of programs of a theme
 class ProgramGenerator:
     """The builder of one program. It draws once which streams and steps the program has, and how careful it is."""
 
-    def __init__(self, seed: int | str, features: frozenset[str] = FEATURES) -> None:
+    def __init__(self, seed: int | str, features: frozenset[str] = FEATURES, layout: str = "") -> None:
         self.rng = rng = random.Random(f"program {seed}")
         self.program = Program(())
         self.draw = Draw(rng, self.program.model, features)
         self.careful = rng.choice((0.0, 0.7, 0.95, 1.0, 1.0, 1.0))
-        self.layout = rng.choices(
-            ("one", "threads", "ranks"), (16, 2 * ("threads" in features), "ranks" in features)
-        )[0]
+        layouts = (16, 2 * ("threads" in features), "ranks" in features)
+        drawn = rng.choices(("one", "threads", "ranks"), layouts)[0]
+        self.layout = layout or drawn
         self.streams = self._streams()  # the streams of each host
         alone = {
             "one": {"threads", "asking", "ranks"},
@@ -216,6 +216,6 @@ class ProgramGenerator:
                 return
 
 
-def generate(seed: int | str, features: frozenset[str] = FEATURES) -> Program:
-    """Return a random program."""
-    return ProgramGenerator(seed, features).run()
+def generate(seed: int | str, features: frozenset[str] = FEATURES, layout: str = "") -> Program:
+    """Return a random program. `layout` is "one" (host thread), "threads" or "ranks"; by default it is drawn."""
+    return ProgramGenerator(seed, features, layout).run()

@@ -58,7 +58,7 @@ class Life:
     Attributes:
         pool: Later allocations with an equal pool may reuse this memory after its release. None for pinned memory,
             which the allocator reuses only after its copies.
-        protected: Nodes that the allocator waits for before it reuses the memory.
+        protected: Nodes that are over before the allocator reuses the memory: it waits for them, or the host did.
         settled: True if the allocator has waited for all nodes.
         line: The step that requested it.
         version: Number of changes by the program.
@@ -202,7 +202,7 @@ class Model:
         meets: True if a rank's collective happens after the other rank's earlier work. A rank that does not wait on the
             host may have continued before the other one joined.
         conservative: True if memory was released, while threads run, before its thread waited for its uses. A detector
-            that does not wait for later allocations of the threads must then withhold the certificate.
+            may then withhold the certificate because another thread allocates, whatever it does with the memory.
         line: The line of the next nodes; any number.
     """
 
@@ -309,6 +309,7 @@ class Model:
         life = storage.life
         self._clock += 1
         life.freed, life.after = self._clock, self.host.calls | 1 << self.line
+        life.protected |= self.host.known  # an allocation that reuses the memory follows the release
         for stream in storage.recorded:
             life.protected |= self.streams[stream] if self.is_in_order(self.users.get(stream)) else 0
         if (

@@ -30,7 +30,6 @@ class WaitStream(Synchronization):
             return
         need(model.is_in_order(model.users.get(earlier)))
         model.wait(later, model.nodes_before_next(earlier))
-        model.used_by_host(earlier)
 
     def source(self, later: str, earlier: str) -> str:
         return f"{later}.wait_stream({earlier})"
