@@ -96,7 +96,7 @@ def lies_in(meta: Meta, form: memory_format) -> bool:
 def strides_like(meta: Meta, form: memory_format | None) -> Strides:
     """Return the strides of a new tensor like `meta`. None and `preserve_format` keep the order of dimensions."""
     if form is None or form is preserve_format:
-        return dense_strides(meta.shape, meta.strides)
+        return meta.strides if meta.plain else dense_strides(meta.shape, meta.strides)
     return strides_in(meta.shape, form)
 
 
