@@ -37,9 +37,9 @@ from flambeau.ops.op import Op, table
 _SCALAR_CALLS = (
     "cos_", "sin_", "tan_", "acos_", "asin_", "atan_", "sinh_", "cosh_", "asinh_", "acosh_", "atanh_", "log10_",
     "erfc_", "erfinv_", "lgamma_", "atan2_", "hypot_", "fmod_", "power_", "pow_any", "floor_divide", "remainder_",
-    "fmod_any", "gcd_", "lcm_", "digamma_", "sinc_", "nextafter_",
+    "fmod_any", "quotient_trunc", "gcd_", "lcm_", "digamma_", "sinc_", "nextafter_",
 )  # fmt: skip
-"""Functions of prelude.cuh that compilers do not vectorize, so that NumPy is as fast."""
+"""Functions of prelude.cuh that compilers do not vectorize, or that divide integers, which CPUs refuse for zeros."""
 
 _FLOAT_CALLS = (
     "exp_",
