@@ -51,10 +51,11 @@ def test_importing_takes_what_a_program_needs_at_once() -> None:
         "import flambeau; new = set(sys.modules) - before\n"
         f"print(sorted(new & {set(later)}))\n"
         "ours = [name for name in new if name.startswith('flambeau')]\n"
-        "print(len([n for n in ours if sys.modules[n].__loader__.get_code(n).co_names != ('__doc__',)]))"
+        "codes = [sys.modules[n].__loader__.get_code(n) for n in ours]\n"
+        "print(len([code for code in codes if code is None or code.co_names != ('__doc__',)]))"  # None: compiled
     ).splitlines()
     assert found == "[]"
-    assert int(count) <= 267
+    assert int(count) <= 268
 
 
 def test_without_a_gpu_nothing_pretends() -> None:

@@ -57,9 +57,6 @@ from flambeau.tensor import (
     attributes as _attributes,
 )
 from flambeau.tensor import (
-    constructor as _constructor,
-)
-from flambeau.tensor import (
     predicates as _predicates,
 )
 from flambeau.tensor import (
@@ -79,6 +76,7 @@ from flambeau.tensor import (
 )
 from flambeau.tensor.arguments import public as _public
 from flambeau.tensor.arguments import torch_function as _overriding
+from flambeau.tensor.exchange import constructor as _constructor
 from flambeau.tensor.exchange import interop as _interop
 from flambeau.tensor.exchange import pickling as _pickling
 from flambeau.tensor.exchange import share as _share

@@ -94,7 +94,7 @@ from flambeau.cuda.streams import (
 )
 from flambeau.runtime.generator import cuda_defaults
 from flambeau.runtime.system import is_forked as _is_in_bad_fork
-from flambeau.tensor.constructor import cuda_storages, cuda_types
+from flambeau.tensor.exchange.constructor import cuda_storages, cuda_types
 
 _lazy_init = init
 globals().update(cuda_types | cuda_storages)

@@ -28,6 +28,7 @@ from flambeau.core.device import device
 from flambeau.core.dtype import BOOL, COMPLEX, FLOATING, INTEGRAL, can_cast, dtype, int64
 from flambeau.core.errors import OutOfMemoryError, type_name
 from flambeau.core.flags import flags
+from flambeau.core.host.native import mypyc_attr
 from flambeau.core.layout import is_dense, may_self_overlap
 from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
@@ -51,7 +52,8 @@ from flambeau.tensor.autograd.in_place import begin_in_place, finish_in_place
 from flambeau.tensor.autograd.inplace_checks import refuse_inference, require_changeable
 from flambeau.tensor.autograd.recording import RecordPlan, begin_recording, finish_recording
 from flambeau.tensor.structures import SeenKeys, Structures
-from flambeau.tensor.tensor import Tensor, make_in
+from flambeau.tensor.tensor import Tensor
+from flambeau.tensor.tensor_core import StorageCore, TensorCore, make_in, use_on
 
 _NO_OPERANDS = (tuple, list, dict, set, str, bytes, type(None), dtype, slice, range, type, device)
 _GIANT = 1 << 30  # bytes of an output beyond which the device's memory is looked up
@@ -61,10 +63,10 @@ _LATER_ERRORS = (
     ValueError,
     ZeroDivisionError,
 )  # PyTorch reports the target's faults first
-_new_object = object.__new__
 _LIMIT = 8_192  # plans kept before the cache is cleared, which bounds programs with ever new shapes
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # so that `__new__` does not call `__init__`
 class CallPlan:
     """A call with everything decided except addresses and scalar values."""
 
@@ -112,7 +114,7 @@ class CallPlan:
 
     def of_shape(self, launch: Launcher, outputs: tuple[Meta, ...]) -> CallPlan:
         """Return the plan with another launch and other outputs."""
-        plan: CallPlan = _new_object(CallPlan)
+        plan: CallPlan = _new_plan(CallPlan)
         plan.context = self.context
         plan.index = self.index
         plan.allocate = self.allocate
@@ -129,6 +131,7 @@ class CallPlan:
         return plan
 
 
+_new_plan = CallPlan.__new__
 plans: dict[tuple[Any, ...], CallPlan] = {}
 fast_plans = plans  # where the warm path looks; `_NO_PLANS` while a thread autocasts or calls are intercepted
 structures = Structures()  # where a call looks that has no plan
@@ -166,7 +169,7 @@ interception.subscribe(_choose_plans)
 system.on_close(_forget_plans)
 
 
-def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
+def binary(op: Op, a: TensorCore, b: TensorCore) -> Any:
     """Run an operator on two tensors: `call(op, (a, b))`, specialized for the fast path of arithmetic."""
     plan = fast_plans.get((op, (), a.meta, b.meta))
     if plan is None:
@@ -182,10 +185,12 @@ def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
         node = begin_recording(plan.record_plan or _make_record_plan(plan, op, (a, b), ()), (a, b))
     stream = current.local.streams[plan.index]
     handle = stream.handle
-    if a.memory.stream != handle or b.memory.stream != handle:
-        a.memory.used_on(handle)
-        b.memory.used_on(handle)
-    out = make_in(plan.allocate(plan.nbytes, stream), plan.output, plan.context)
+    first: StorageCore = a.memory
+    second: StorageCore = b.memory
+    if first.stream != handle or second.stream != handle:
+        use_on(a, handle)
+        use_on(b, handle)
+    out: TensorCore = make_in(plan.allocate(plan.nbytes, stream), plan.output, plan.context)
     plan.launch((out.ptr, a.ptr, b.ptr), (), handle)
     stream.queue.busy = True  # see Note [Ticks] in runtime/streams/stream_order.py
     if node is not None:
@@ -193,7 +198,7 @@ def binary(op: Op, a: Tensor, b: Tensor) -> Tensor:
     return out
 
 
-def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
+def with_scalar(op: Op, a: TensorCore, value: Any) -> Any:
     """Run an operator on a tensor and a Python number: `call(op, (a, value))`, specialized."""
     plan = fast_plans.get((op, (), a.meta, value.__class__))
     if plan is None:
@@ -207,9 +212,10 @@ def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
         node = begin_recording(plan.record_plan or _make_record_plan(plan, op, (a, value), ()), (a, value))
     stream = current.local.streams[plan.index]
     handle = stream.handle
-    if a.memory.stream != handle:
-        a.memory.share()
-    out = make_in(plan.allocate(plan.nbytes, stream), plan.output, plan.context)
+    memory: StorageCore = a.memory
+    if memory.stream != handle:
+        use_on(a, handle)
+    out: TensorCore = make_in(plan.allocate(plan.nbytes, stream), plan.output, plan.context)
     plan.launch((out.ptr, a.ptr), (number,), handle)
     stream.queue.busy = True
     if node is not None:
@@ -217,7 +223,7 @@ def with_scalar(op: Op, a: Tensor, value: Any) -> Tensor:
     return out
 
 
-def unary(op: Op, a: Tensor, params: tuple[Any, ...] = ()) -> Any:
+def unary(op: Op, a: TensorCore, params: tuple[Any, ...] = ()) -> Any:
     """Run an operator on one tensor: `call(op, (a,), params)`, specialized."""
     plan = fast_plans.get((op, params, a.meta))
     if plan is None:
@@ -229,21 +235,23 @@ def unary(op: Op, a: Tensor, params: tuple[Any, ...] = ()) -> Any:
         node = begin_recording(plan.record_plan or _make_record_plan(plan, op, (a,), params), (a,))
     stream = current.local.streams[plan.index]
     handle = stream.handle
-    if a.memory.stream != handle:
-        a.memory.share()
-    out: Any = make_in(plan.allocate(plan.nbytes, stream), plan.output, plan.context)
+    memory: StorageCore = a.memory
+    if memory.stream != handle:
+        use_on(a, handle)
+    out: TensorCore = make_in(plan.allocate(plan.nbytes, stream), plan.output, plan.context)
     if plan.more_outputs:
-        out = (out, *_make_more_outputs(plan, stream))
-        plan.launch((*[result.ptr for result in out], a.ptr), (), handle)
+        results = (out, *_make_more_outputs(plan, stream))
+        plan.launch((*[result.ptr for result in results], a.ptr), (), handle)
     else:
+        results = (out,)
         plan.launch((out.ptr, a.ptr), (), handle)
     stream.queue.busy = True
     if node is not None:
-        finish_recording(node, out if plan.more_outputs else (out,))
-    return out
+        finish_recording(node, results)
+    return results if plan.more_outputs else out
 
 
-def _make_more_outputs(plan: CallPlan, stream: Stream) -> list[Tensor]:
+def _make_more_outputs(plan: CallPlan, stream: Stream) -> list[Any]:
     """Return new tensors for all outputs but the first. Written inline, a comprehension would slow `unary`."""
     return [make_in(plan.allocate(meta.nbytes, stream), meta, plan.context) for meta in plan.more_outputs]
 
@@ -289,17 +297,18 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
         node = begin_recording(plan.record_plan or _make_record_plan(plan, op, args, params), args)
     stream = current.local.streams[plan.index]
     handle, context = stream.handle, plan.context
-    result: Any = make_in(plan.allocate(plan.nbytes, stream), plan.output, context)
+    result: TensorCore = make_in(plan.allocate(plan.nbytes, stream), plan.output, context)
     ptrs, results = [result.ptr], [result]
     for meta in plan.more_outputs:
-        one = make_in(plan.allocate(meta.nbytes, stream), meta, context)
+        one: TensorCore = make_in(plan.allocate(meta.nbytes, stream), meta, context)
         ptrs.append(one.ptr)
         results.append(one)
     for i in plan.tensors:
-        a = args[i]
-        if a.memory.stream != handle:
-            a.memory.share()
-        ptrs.append(a.ptr)
+        operand: TensorCore = args[i]
+        memory: StorageCore = operand.memory
+        if memory.stream != handle:
+            use_on(operand, handle)
+        ptrs.append(operand.ptr)
     plan.launch(ptrs, [send(args[i]) for i, send in plan.scalars] if plan.scalars else (), handle)
     stream.queue.busy = True
     if node is not None:
@@ -363,14 +372,14 @@ def call_into(
         RuntimeError: With nothing changed, for a shape that does not match (`resize` resizes `out=`, as PyTorch does),
             a dtype that the result cannot be cast to, another device, or overlapping memory.
     """
-    target = outputs[0]
+    target: TensorCore = outputs[0]
     memory = target.memory
     if target.history is not None or memory.version < 0 or len(outputs) != 1:
         del memory  # a reference more, and a resize would look for tensors that share it
         return _call_into(op, outputs, args, params, resize)
     metas: list[Any] = []
     for a in args:
-        if isinstance(a, Tensor):
+        if isinstance(a, TensorCore):
             if a.history is not None or (a.memory is memory and a is not target):
                 del memory
                 return _call_into(op, outputs, args, params, resize)
@@ -383,33 +392,34 @@ def call_into(
         return _call_into(op, outputs, args, params, resize)
     stream = current.local.streams[plan.index]
     if memory.stream != stream.handle:
-        memory.share()
+        use_on(target, stream.handle)
     _launch(plan, [target.ptr], args, stream)
     target.counter.version += 1
     return target
 
 
-def binary_into(op: Op, target: Tensor, a: Tensor, b: Tensor, resize: bool) -> Any:
+def binary_into(op: Op, target: TensorCore, a: TensorCore, b: TensorCore, resize: bool) -> Any:
     """Run an operator on two tensors into a target: `call_into(op, (target,), (a, b))`, specialized."""
     plan = fast_plans.get((op, (), a.meta, b.meta, target.meta, "into"))
-    memory, first, second = target.memory, a.memory, b.memory
     if (
         plan is None
         or plan.scalars
-        or memory.version < 0
         or a.history is not None
         or b.history is not None
         or target.history is not None
-        or (first is memory and a is not target)
-        or (second is memory and b is not target)
     ):
-        del memory, first, second
+        return _call_into(op, (target,), (a, b), (), resize)
+    memory: StorageCore = target.memory
+    first: StorageCore = a.memory
+    second: StorageCore = b.memory
+    if memory.version < 0 or (first is memory and a is not target) or (second is memory and b is not target):
+        del memory, first, second  # a reference more, and a resize would look for tensors that share it
         return _call_into(op, (target,), (a, b), (), resize)
     stream = current.local.streams[plan.index]
     handle = stream.handle
     if memory.stream != handle or first.stream != handle or second.stream != handle:
-        for each in (memory, first, second):
-            each.used_on(handle)
+        for each in (target, a, b):
+            use_on(each, handle)
     plan.launch((target.ptr, a.ptr, b.ptr), (), handle)
     stream.queue.busy = True
     target.counter.version += 1
@@ -417,7 +427,7 @@ def binary_into(op: Op, target: Tensor, a: Tensor, b: Tensor, resize: bool) -> A
 
 
 def _call_into(
-    op: Op, outputs: Sequence[Tensor], args: Sequence[Any], params: tuple[Any, ...], resize: bool
+    op: Op, outputs: Sequence[Any], args: Sequence[Any], params: tuple[Any, ...], resize: bool
 ) -> Any:
     """Run the slow path of `call_into`."""
     if interception.count:
@@ -427,7 +437,7 @@ def _call_into(
     metas: list[Any] = []
     tracked = False
     for a in (*args, *outputs):
-        if isinstance(a, Tensor):
+        if isinstance(a, TensorCore):
             metas.append(a.meta)
             if a.history is not None:
                 tracked = True
@@ -576,10 +586,11 @@ def _launch(plan: CallPlan, ptrs: list[int], args: Sequence[Any], stream: Stream
     """Launch with the outputs' addresses, `ptrs`, and the inputs'."""
     handle = stream.handle
     for i in plan.tensors:
-        a = args[i]
-        if a.memory.stream != handle:
-            a.memory.share()
-        ptrs.append(a.ptr)
+        operand: TensorCore = args[i]
+        memory: StorageCore = operand.memory
+        if memory.stream != handle:
+            use_on(operand, handle)
+        ptrs.append(operand.ptr)
     scalars = [send(args[i]) for i, send in plan.scalars] if plan.scalars else ()
     plan.launch(ptrs, scalars, handle)
     stream.queue.busy = True

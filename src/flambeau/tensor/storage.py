@@ -4,81 +4,22 @@ from __future__ import annotations
 
 from typing import Any, TypeGuard
 
-from flambeau.core.device import device
-from flambeau.driver.api import HostMemory
 from flambeau.runtime import system
 from flambeau.runtime.context import AllocatedBlock, Context
-from flambeau.runtime.hooks import launch_deferral
 from flambeau.runtime.memory.pinned import PinnedBlock
-from flambeau.tape.mode import mode, shared_mode
+from flambeau.tape.mode import shared_mode
+from flambeau.tensor.tensor_core import NO_STREAM, StorageCore, new_storage
+from flambeau.tensor.tensor_core import first_version as first_version
 
 
-class Storage:
+class Storage(StorageCore):
     """The `nbytes` bytes at `ptr` on a device: a block of the device's allocator, or the memory of a foreign owner.
 
     `version` counts in-place changes: it is the version counter of the tensors that view this storage. `stream`
-    is the handle of the stream that the memory belongs to.
+    is the handle of the stream that the memory belongs to, or `NO_STREAM`.
     """
 
-    __slots__ = ("__weakref__", "block", "context", "nbytes", "owner", "pinned", "ptr", "stream", "version")
-
-    def __init__(
-        self,
-        ptr: int,
-        nbytes: int,
-        context: Context,
-        block: AllocatedBlock | None,
-        owner: object = None,
-        pinned: bool = False,
-    ) -> None:
-        self.ptr = ptr
-        self.nbytes = nbytes
-        self.context = context
-        self.block = block
-        self.owner = owner
-        self.pinned = pinned
-        self.stream = context.default_stream.handle if block is None else block.stream
-        self.version = 0 if not shared_mode.inference_blocks else first_version()
-
-    def __del__(self) -> None:
-        block = self.block
-        if block is not None:
-            self.context.allocator.free(block)
-
-    @property
-    def device(self) -> device:
-        """Return the device of the memory."""
-        return self.context.device
-
-    def used_on(self, stream: int) -> None:
-        """Notify the allocator that work on `stream` uses this memory, unless the memory belongs to that stream."""
-        if stream != self.stream:
-            self.share()
-
-    def share(self) -> None:
-        """Notify the allocator of a use on another stream. See Note [Reuse by order] in cross_stream_reuse.py."""
-        if self.block is not None:
-            self.context.allocator.share(self.block)
-
-    def expose(self) -> None:
-        """Record that the program learns the storage's address."""
-        launch_deferral.settle("the program reads an address")
-        self.share()
-        if self.block is None and self.context is system.host:
-            self.context.driver.host_export(self.ptr, self.nbytes, "data_ptr()", None)
-
-    def is_pinned(self, ptr: int, nbytes: int) -> bool:
-        """Return True if these bytes of it are page-locked host memory, whichever object had them pinned."""
-        return self.pinned or (self.context is system.host and system.host_pinned(ptr, nbytes))
-
-    def host_memory(self, ptr: int, nbytes: int, awaited: bool = False) -> HostMemory:
-        """Return `nbytes` bytes from `ptr` on for copies. This storage, which must be the CPU's, keeps them alive."""
-        return HostMemory(ptr, nbytes, self, self.is_pinned(ptr, nbytes), awaited)
-
-    def record_copy(self, ptr: int, stream: Any) -> None:
-        """Record that an asynchronous copy on `stream` uses the CPU storage's bytes from `ptr` on."""
-        if self.block is None:  # else it is the CPU allocator's: pageable, and the copy over
-            system.pinned_allocator().record_use_at(ptr, stream)
+    __slots__ = ("__weakref__",)
 
 
 class DeferredStorage(Storage):
@@ -99,6 +40,15 @@ class DeferredStorage(Storage):
             self.call.issue(self)
             return getattr(self, name)
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    def used_on(self, stream: int) -> None:
+        """Issue the pending launches, and notify the allocator as other storages do."""
+        if stream != self.block.stream:  # type: ignore[union-attr]
+            self.share()
+
+    def share(self) -> None:
+        """Issue the pending launches, and notify the allocator of a use on another stream."""
+        self.context.allocator.share(self.block)
 
     def receive(self, block: AllocatedBlock) -> None:
         """Take the memory that the launch writes."""
@@ -122,6 +72,12 @@ class GraphStorage(DeferredStorage):
 
     __slots__ = ()
 
+    def used_on(self, stream: int) -> None:
+        """Raise if the graph ran again, otherwise notify the owner as other storages notify the allocator."""
+        if self.call is not None:
+            self.call.issue(self)
+        Storage.used_on(self, stream)
+
     def share(self) -> None:
         """Record a use on another stream, which the next run of the graph must wait for."""
         self.owner.is_used_elsewhere = True  # type: ignore[attr-defined]
@@ -138,7 +94,7 @@ def graph_storage(owner: Any, captured: Storage, stream: int) -> GraphStorage:
         captured: The storage that the capture allocated for the result.
         stream: The stream of the run.
     """
-    memory: GraphStorage = object.__new__(GraphStorage)
+    memory: GraphStorage = new_storage(GraphStorage)
     memory.ptr, memory.nbytes, memory.context, memory.stream = (
         captured.ptr, captured.nbytes, captured.context, stream,
     )  # fmt: skip
@@ -148,13 +104,13 @@ def graph_storage(owner: Any, captured: Storage, stream: int) -> GraphStorage:
     return memory
 
 
-def defer_storage(call: Any, nbytes: int, context: Context, stream: int) -> DeferredStorage:
-    """Return the storage of a pending call's result, which will be allocated on `stream`."""
-    memory: DeferredStorage = object.__new__(DeferredStorage)
+def defer_storage(call: Any, nbytes: int, context: Context) -> DeferredStorage:
+    """Return the storage of a pending call's result."""
+    memory: DeferredStorage = new_storage(DeferredStorage)
     memory.call = call
     memory.nbytes = nbytes
     memory.context = context
-    memory.stream = stream
+    memory.stream = NO_STREAM
     memory.owner = None
     memory.pinned = False
     memory.version = 0 if not shared_mode.inference_blocks else first_version()
@@ -164,13 +120,6 @@ def defer_storage(call: Any, nbytes: int, context: Context, stream: int) -> Defe
 def is_pending(memory: Storage) -> TypeGuard[DeferredStorage]:
     """Return True if a pending launch will write the storage, which has no address."""
     return memory.__class__ is DeferredStorage and memory.call is not None
-
-
-INFERENCE_VERSION = -(1 << 62)  # however often such a storage is written, its count stays negative
-
-
-def first_version() -> int:
-    return INFERENCE_VERSION if mode.inference else 0
 
 
 class PinnedStorage(Storage):
@@ -190,7 +139,7 @@ class PinnedStorage(Storage):
 
     def part_with(self) -> PinnedStorage:
         """Return a new storage that owns the pinned memory. This one does not own it any more."""
-        former: PinnedStorage = object.__new__(PinnedStorage)
+        former: PinnedStorage = new_storage(PinnedStorage)
         former._pinned, former._allocator = self._pinned, self._allocator
         Storage.__init__(former, self.ptr, self.nbytes, self.context, None, pinned=True)
         self._pinned = None

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.core.names import absence
-from flambeau.runtime.context import AllocatedBlock, Context
-from flambeau.tape.mode import shared_mode
 from flambeau.tape.node import Node
-from flambeau.tensor.storage import DeferredStorage, Storage, first_version, is_pending
-
-
-class Counter(Protocol):
-    """A counter of in-place changes. A tensor shares its storage's counter; `.data` has its own."""
-
-    version: int
-
+from flambeau.tensor.storage import DeferredStorage, Storage, is_pending
+from flambeau.tensor.tensor_core import Counter as Counter
+from flambeau.tensor.tensor_core import TensorCore, use_classes
+from flambeau.tensor.tensor_core import make as make
+from flambeau.tensor.tensor_core import make_in as make_in
+from flambeau.tensor.tensor_core import new_tensor as new_tensor
 
 Steps = tuple[Any, Any, tuple[Any, ...]] | None
 """The derivation of a view from its base: (the steps before, view record, params)."""
@@ -70,7 +66,7 @@ class ViewMeta(AutogradMeta):
     __slots__ = ("base", "base_node", "restriction", "steps", "version")
 
 
-class Tensor(TensorMethods):
+class Tensor(TensorCore, TensorMethods):
     """A strided array of one dtype on one device.
 
     Attributes:
@@ -80,12 +76,11 @@ class Tensor(TensorMethods):
         history: The autograd state; None for most tensors.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "counter", "deferred_offset", "history", "memory", "meta", "ptr")
+    __slots__ = ("__dict__", "__weakref__")
 
     meta: Meta
     memory: Storage
     ptr: int
-    deferred_offset: int  # bytes from the storage's start to `ptr`, of tensors made without an address
     counter: Counter
     history: AutogradMeta | None
 
@@ -153,23 +148,13 @@ class Tensor(TensorMethods):
         return (self.ptr - self.memory.ptr) // self.meta.itemsize
 
 
+use_classes(Tensor, Storage)
 new_object = object.__new__
-
-
-def make(meta: Meta, storage: Storage, ptr: int) -> Tensor:
-    """Return a tensor over a storage. All functions that create tensors call this, except `make_in`."""
-    self = new_object(Tensor)
-    self.meta = meta
-    self.memory = storage
-    self.ptr = ptr
-    self.counter = storage
-    self.history = None
-    return self
 
 
 def as_type(t: Tensor, kind: type[Any]) -> Any:
     """Return `t`, which must be new and not a leaf, as an instance of a subclass."""
-    self = new_object(kind)
+    self = new_tensor(kind)
     self.meta, self.memory, self.ptr = t.meta, t.memory, t.ptr
     self.counter, self.history = t.counter, t.history
     return self
@@ -179,7 +164,7 @@ def make_deferred(memory: DeferredStorage, meta: Meta, offset: int = 0) -> Tenso
     """Return the tensor of a pending call's result, or a view of it: its slot `ptr` stays empty until something reads
     it.
     """
-    self = new_object(Tensor)
+    self = new_tensor(Tensor)
     self.meta = meta
     self.memory = self.counter = memory
     self.deferred_offset = offset
@@ -195,23 +180,4 @@ def make_view(t: Tensor, meta: Meta, offset: int = 0) -> Tensor:
     else:
         self = make(meta, memory, t.ptr + offset if offset else t.ptr)  # a sparse tensor has no address
     self.counter = t.counter
-    return self
-
-
-def make_in(block: AllocatedBlock, meta: Meta, context: Context) -> Tensor:
-    """Return a tensor alone in an allocator's block: `make` and `Storage` written out, for results of operators."""
-    memory = new_object(Storage)
-    memory.ptr = ptr = block.ptr
-    memory.nbytes = meta.nbytes
-    memory.context = context
-    memory.block = block
-    memory.stream = block.stream
-    memory.owner = None
-    memory.pinned = False
-    memory.version = 0 if not shared_mode.inference_blocks else first_version()
-    self = new_object(Tensor)
-    self.meta = meta
-    self.memory = self.counter = memory
-    self.ptr = ptr
-    self.history = None
     return self

@@ -18,7 +18,7 @@ from flambeau.tensor.arguments.extents import ints_of, require_layout
 from flambeau.tensor.arguments.options import default_device, place
 from flambeau.tensor.arguments.typing import layout, memory_format, strided, strides_in
 from flambeau.tensor.storage import WrapperStorage
-from flambeau.tensor.tensor import Tensor, make
+from flambeau.tensor.tensor import Tensor, make, new_tensor
 
 
 def disabled_torch_dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -93,7 +93,7 @@ def make_wrapper_subclass(
     meta = Meta.of(shape, steps, kind, default_device() if device is None else place(device))
     offset = (storage_offset or 0) * kind.itemsize
     nbytes = offset + span(shape, steps) * kind.itemsize
-    made: Any = object.__new__(cls)
+    made: Any = new_tensor(cls)
     plain = make(_short_meta(meta), WrapperStorage(0, nbytes, system.context_of(META), None), offset)
     made.meta, made.memory, made.ptr, made.counter, made.history = (
         plain.meta, plain.memory, plain.ptr, plain.counter, None,

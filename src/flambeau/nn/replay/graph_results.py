@@ -21,6 +21,7 @@ from flambeau.core.meta import Meta
 from flambeau.nn.replay.nesting import flatten, rebuild
 from flambeau.tensor.autograd.saved import SavedTensor
 from flambeau.tensor.storage import GraphStorage, Storage, graph_storage
+from flambeau.tensor.tensor_core import NO_STREAM
 from flambeau.tensor.storage_resize import holders
 from flambeau.tensor.tensor import Tensor, make
 
@@ -198,6 +199,7 @@ class _Run:
         for t in over:
             _forget_address(t, t.ptr - storage.ptr)
         storage.call = _Expired(self._site)
+        storage.stream = NO_STREAM  # so that calls ask the storage
         del storage.ptr
 
 

@@ -44,6 +44,7 @@ from flambeau.tensor.tensor import (
     make_view,
     new_object,
 )
+from flambeau.tensor.tensor_core import TensorCore
 
 _LIMIT = 8_192  # number of cached plans of views, equal to that of calls
 _view_plans: dict[tuple[Any, ...], ViewPlan] = {}  # rules are pure: a cache, never cleared but for size
@@ -123,7 +124,7 @@ def _references_of_unheld() -> int:
 UNHELD = _references_of_unheld()
 
 
-def requires_grad(t: Tensor) -> bool:
+def requires_grad(t: TensorCore) -> bool:
     """Return True if gradients are computed for `t`.
 
     As in PyTorch, this includes a view without an edge, which was created without recording from a tensor that requires

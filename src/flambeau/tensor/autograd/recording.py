@@ -155,7 +155,7 @@ def begin_recording(record_plan: RecordPlan, args: Sequence[Any], target: Tensor
     return node
 
 
-def finish_recording(node: Any, outputs: Sequence[Tensor]) -> None:
+def finish_recording(node: Any, outputs: Sequence[Any]) -> None:
     """Set the node of a call's new tensors, and save those that its formulas need."""
     for i in node.record_plan.differentiable:
         outputs[i].history = history = new_object(AutogradMeta)

@@ -35,6 +35,7 @@ from flambeau.tensor.storage import ForeignStorage, Storage
 from flambeau.tensor.storages import Face, TypedStorage, face, over_storage
 from flambeau.tensor.subclasses import make_subclass
 from flambeau.tensor.tensor import Tensor, make
+from flambeau.tensor.tensor_core import TensorCore
 
 # Dtypes without a storage class in PyTorch. Such a tensor is saved as bytes, with its dtype.
 NEW_KINDS = (
@@ -191,7 +192,9 @@ def _of_class(made: Tensor, kind: type[Any]) -> Any:
 
 def _state(t: Tensor) -> Any:
     """Return the tensor's Python attributes, and those in slots of its class if it has any."""
-    names = [name for name in _slotnames(type(t)) if name not in Tensor.__slots__ and hasattr(t, name)]
+    names = [
+        name for name in _slotnames(type(t)) if name not in TensorCore.__annotations__ and hasattr(t, name)
+    ]
     return (t.__dict__, {name: getattr(t, name) for name in names}) if names else t.__dict__
 
 

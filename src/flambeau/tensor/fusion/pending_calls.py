@@ -255,7 +255,7 @@ class PendingGroup:
     ) -> Tensor:
         """Add a call and return the tensor of its result. `numbers` are the operands passed by value."""
         call = self._append(launch, plan, args, numbers, site)
-        memory = defer_storage(call, plan.nbytes, self.context, self.stream.handle)
+        memory = defer_storage(call, plan.nbytes, self.context)
         call.storage = weakref.ref(memory)
         return make_deferred(memory, plan.output)
 

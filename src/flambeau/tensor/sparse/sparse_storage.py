@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from flambeau.core.sparse_meta import SparseMeta
 from flambeau.tape.mode import shared_mode
 from flambeau.tensor.storage import first_version
-from flambeau.tensor.tensor import Tensor, make, new_object
+from flambeau.tensor.tensor import Tensor, make, new_tensor
 
 
 class SparseStorage:
@@ -102,7 +102,7 @@ class CompressedStorage(SparseStorage):
 
 def make_sparse(meta: SparseMeta, memory: Any) -> Tensor:
     """Return a new sparse tensor over a storage. Every creation of one ends here."""
-    t = new_object(Tensor)
+    t = new_tensor(Tensor)
     t.meta, t.memory, t.counter, t.history = meta, memory, memory, None
     t.ptr = None  # type: ignore[assignment]  # whatever computes with it raises
     return t
