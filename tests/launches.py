@@ -6,7 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from flambeau.driver.host.driver import HostDriver
+from flambeau.driver.virtual.driver import VirtualDriver
 from flambeau.tensor import call as engine
+
+
+def _noting(noted: Any, launcher: Any) -> Any:
+    return lambda driver, exe: noted(exe, launcher(driver, exe))
 
 
 @contextmanager
@@ -17,16 +23,16 @@ def launches() -> Iterator[list[str]]:
     def noted(exe: Any, launch: Any) -> Any:
         return lambda *given: (names.append(exe.launch.kernel.name), launch(*given))[1]
 
-    launcher, known = (
-        engine._launcher,
-        {plan: plan.launch for plan in engine.plans.values() if plan.executable},
-    )
+    known = {plan: plan.launch for plan in engine.plans.values() if plan.executable}
     for plan, launch in known.items():
         plan.launch = noted(plan.executable, launch)
-    engine._launcher = lambda driver, exe: noted(exe, launcher(driver, exe))
+    launchers = {driver: driver.launcher for driver in (HostDriver, VirtualDriver)}
+    for driver, launcher in launchers.items():
+        driver.launcher = _noting(noted, launcher)  # type: ignore[method-assign]
     try:
         yield names
     finally:
-        engine._launcher = launcher
+        for driver, launcher in launchers.items():
+            driver.launcher = launcher  # type: ignore[method-assign]
         for plan, launch in known.items():
             plan.launch = launch

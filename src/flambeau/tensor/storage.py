@@ -21,6 +21,12 @@ class Storage(StorageCore):
 
     __slots__ = ("__weakref__",)
 
+    def __del__(self) -> None:
+        # here, because compiled finalizers do not set aside an exception that is being raised
+        block = self.block
+        if block is not None:
+            self.context.allocator.free(block)
+
 
 class DeferredStorage(Storage):
     """The storage of a result that a pending launch will write. It has no address before that.

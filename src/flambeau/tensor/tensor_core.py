@@ -54,11 +54,6 @@ class StorageCore:
         self.stream = context.default_stream.handle if block is None else block.stream
         self.version = 0 if not shared_mode.inference_blocks else first_version()
 
-    def __del__(self) -> None:
-        block = self.block
-        if block is not None:
-            self.context.allocator.free(block)
-
     @property
     def device(self) -> device:
         """Return the device of the memory."""
