@@ -21,9 +21,9 @@ from flambeau.core.meta import Meta
 from flambeau.nn.replay.nesting import flatten, rebuild
 from flambeau.tensor.autograd.saved import SavedTensor
 from flambeau.tensor.storage import GraphStorage, Storage, graph_storage
-from flambeau.tensor.tensor_core import NO_STREAM
 from flambeau.tensor.storage_resize import holders
 from flambeau.tensor.tensor import Tensor, make
+from flambeau.tensor.tensor_core import NO_STREAM
 
 _CONSTANTS = (int, float, complex, str, bytes, bool, type(None))
 _OWN_REFERENCES = 2  # of a storage in `_Run.expire`: its variable, and the argument of `getrefcount`
