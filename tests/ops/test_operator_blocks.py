@@ -20,7 +20,7 @@ FEW = 3  # a list names so many operators
 # Files that define, export or state the name: of `max_pool2d`, and of ten operators that were drawn at random.
 FILES_OF = {
     "max_pool2d": 2,
-    "digamma": 5,
+    "digamma": 6,
     "log_sigmoid": 4,
     "special_bessel_j1": 1,
     "rsqrt": 2,
@@ -35,6 +35,7 @@ FILES_OF = {
 # Words of PyTorch's public `reduce=`, `op=` and `mode=` arguments. They happen to be names of operators, too.
 ARGUMENT_VALUES = {"sum", "add", "prod", "mean", "min", "max", "amin", "amax", "std", "var", "complex"}
 ALLOWED = {
+    "driver/host/kernels/native/generator.py": "functions of prelude.cuh, by how compilers vectorize them",
     "cli/calibration/microbenchmarks.py": "the calls that are measured",
     "_C/__init__.py": "PyTorch's names of its C++ module, re-exported",
     "_subclasses/fake_tensor.py": "aten's operators whose results have sizes that depend on values",
@@ -63,6 +64,7 @@ RECORDS_ALLOWED = {
     "ops/pointwise/expression.py": "operators of truth values, which expressions compute with in place of bits",
     "ops/pointwise/expression_cpp.py": "C++'s operators and functions, by their names in jiterator's language",
     "ops/pointwise/expression_text.py": "Python's operators and NumPy's functions, by their names in expressions",
+    "tensor/fusion/divided_calls.py": "operators that groups compute in parts, each with the function that divides it",
     "tensor/sparse/elementwise.py": "sums and quotients, each group with the function that computes them",
 }
 """Files that list the records themselves, and why that is not a second list."""
