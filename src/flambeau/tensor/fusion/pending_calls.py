@@ -148,8 +148,8 @@ class PendingGroup:
         if len(self.calls) >= _MOST_CALLS or len(self.inputs) >= _MOST_INPUTS:
             return "the group is full"
         reduces = is_reduction(launch)
-        if (self.has_held_rows and (reduces or holds_rows(launch))) or (self.rows and holds_rows(launch)):
-            return "the next call divides rows among other threads"
+        if why := _refuses_rows(self, launch, args):
+            return why
         shape = rows_of(launch).of if reduces else launch.outputs[0].shape
         if shape not in self.shapes and (self.writers or not self._is_related(args)):
             return "the next call has another shape"
@@ -526,6 +526,20 @@ class PendingGroup:
 
     def sizes_of_inputs(self) -> list[int]:
         return [s.nbytes for s in self._storages.values()]
+
+
+def _refuses_rows(group: PendingGroup, launch: Launch, args: Sequence[Any]) -> str:
+    """Return "" unless a call divides rows otherwise than a group, or would let it need more memory; else why."""
+    holds = holds_rows(launch)
+    if (group.has_held_rows and (holds or is_reduction(launch))) or (group.rows and holds):
+        return "the next call divides rows among other threads"
+    return "one kernel would need more memory" if holds and _holds_memory(group, args[0]) else ""
+
+
+def _holds_memory(group: PendingGroup, arg: Tensor) -> bool:
+    """Return True if a group keeps inputs that eager code frees, and something refers to results other than `arg`."""
+    results = [memory for call in group.calls if (memory := call.storage()) is not None]
+    return any(memory is not arg.memory for memory in results) and bool(group.dead_storages())
 
 
 def _has_shape(operand: Any, shape: tuple[int, ...]) -> bool:
