@@ -22,6 +22,7 @@ from flambeau._dynamo.exc import BackendCompilerFailed, Unsupported
 from flambeau.core.callsite import caller
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
+from flambeau.core.errors import RaceError
 from flambeau.core.logs import is_logged, log
 from flambeau.fx.call_forms import normalize_call
 from flambeau.fx.graph import Graph
@@ -257,6 +258,8 @@ class BackendFunction:
         example = list(named.values())
         try:
             run = self.backend(module, example)
+        except RaceError:
+            raise
         except Exception as error:
             raise BackendCompilerFailed(self.backend, error, None) from error
         if not callable(run):
