@@ -18,7 +18,7 @@ from test_convolution_steps import Driver, meta_of
 import flambeau
 from flambeau.core.dtype import bfloat16
 from flambeau.driver.api import Launch
-from flambeau.driver.cuda.nn import attention_gradients
+from flambeau.driver.cuda.nn import attention_gradients, attention_products
 from flambeau.ops.op import table
 from flambeau.testing import operators
 
@@ -122,6 +122,27 @@ def test_masks() -> None:
 def test_one_batch_for_many() -> None:
     grad, q, k, v = factors(flambeau.float32, (2, 3), 4, 6)
     check([grad, q, k[:1, :1], v[:, :1]], (False, 0.5, False))
+
+
+@pytest.mark.parametrize(("batch", "queries", "keys"), [((), 5, 1100), ((3, 2), 9, 37), ((2,), 40, 6)])
+def test_forward_by_products(batch: tuple[int, ...], queries: int, keys: int, monkeypatch: Any) -> None:
+    monkeypatch.setattr(attention_gradients, "_SCORE_BYTES", 2 * 2 * 9 * 37 * 4)
+    inputs = factors(flambeau.float32, batch, queries, keys)[1:]
+    make = operators.maker(flambeau.float32, 3)
+    seen = make(*batch, queries, keys) > 0
+    seen[..., 1, :] = False  # a query that sees nothing
+    forward = table["scaled_dot_product_attention"]
+    for masks, causal in (([], False), ([], True), ([make(queries, keys)], False), ([seen], False)):
+        given = [*inputs, *masks]
+        found = forward.rule([meta_of(x) for x in given], (causal, 0.3, False))
+        launch = Launch(forward.kernel, found.outputs, found.inputs, found.params, capability=(9, 0))
+        device = Device()
+        made = [np.full(meta.shape, 7, meta.dtype.numpy) for meta in found.outputs]
+        run = attention_products.attention(launch, device, NamingDriver(device))
+        run([x.ctypes.data for x in (*made, *given)], (), 0, 0)
+        for got, want in zip(made, outputs_of(given, (causal, 0.3)), strict=True):
+            np.testing.assert_allclose(got, want, 1e-5, 1e-5)
+    check([*factors(flambeau.float32, batch, queries, keys), seen], (False, 0.5, False))
 
 
 # -- on tensor cores: 16 bits, one depth for queries, keys and values ----------------------------------------------------

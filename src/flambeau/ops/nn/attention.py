@@ -121,7 +121,8 @@ def _samples(make: Make, kind: dtype) -> Iterable[Sample]:
 attention = define(
     Op(
         "scaled_dot_product_attention", _rule,
-        Kernel("attention", _host, _flops, rate=product_rate, cuda=Routine("nn.attention:attention"),
+        Kernel("attention", _host, _flops, rate=product_rate,
+            cuda=Routine("nn.attention:attention", "nn.attention_products:attention"),
             work=product_work.attention, workspace=workspaces.attention,
             fast=HostRoutine("attention:attention", ulps=8),
         ), FLOATS, _samples,

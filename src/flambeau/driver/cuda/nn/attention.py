@@ -22,6 +22,7 @@ _WARPS = 4  # warps of a block on tensor cores
 HOPPER = (9, 0)  # the compute capability with products of warpgroups; later ones use other instructions
 REGISTERS = {2: (40, 232), 3: (32, 160)}
 """Computing warpgroups of a block -> registers of a thread that brings tiles, and of one that computes."""
+_LONG = 256  # queries and keys of float32 from which on matrix products are faster
 _SINCE = (8, 0)  # the compute capability with TF32 and the tensor cores' instructions used here
 
 
@@ -51,8 +52,8 @@ class _AttentionOperands:
         return [i64(*x.strides[-2:]) for x in self.operands] + ([] if self.mask is not None else [i64(0, 0)])
 
 
-def attention(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """Return the kernel of attention. Params: (causal, scale, whether TF32 is allowed)."""
+def attention(launch: Launch, device: CudaDevice) -> KernelProgram | None:
+    """Return the kernel of attention; None if matrix products are faster. Params: (causal, scale, TF32 is allowed)."""
     causal, scale, tf32 = launch.params
     q, k, v, *masks = [x for x in launch.inputs if isinstance(x, Meta)]
     problem = _AttentionOperands(
@@ -63,6 +64,8 @@ def attention(launch: Launch, device: CudaDevice) -> KernelProgram:
         if launch.capability == HOPPER and not masks and scale > 0:
             return _by_warpgroups(problem, device.properties.multi_processor_count)
         return _on_tensor_cores(problem)
+    if q.dtype is float32 and min(q.shape[-2], k.shape[-2]) >= _LONG and v.shape[-1]:
+        return None
     return _plain(problem, bool(tf32) and _is_modern(launch.capability) and q.dtype is float32)
 
 

@@ -7,8 +7,9 @@ products and two kernels of this package compute it, for some samples at a time,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -27,7 +28,10 @@ from flambeau.driver.cuda.nn.attention import HOPPER, REGISTERS, cpp, suits_tens
 _SCORE_BYTES = 64 << 20  # bytes of scores processed together, at least one sample; their slopes need as much
 
 WEIGHTS = Kernel("attention_weights", device_only, cuda=Routine("nn.attention_gradients:weights"))
-"""Scores (..., L, S), in place, to weights; a mask or none. params: (causal, scale)."""
+"""Scores (..., L, S), in place, to weights, and maybe the logarithm of each query's sum; of a mask or none.
+
+params: (causal, scale).
+"""
 SLOPES = Kernel("attention_slopes", device_only, cuda=Routine("nn.attention_gradients:slopes"))
 """The weights' gradient (..., L, S), in place, to the scores'; the mask's or none; of weights. params: (scale,)."""
 BY_QUERIES = Kernel("attention_by_queries", device_only, cuda=Routine("nn.attention_gradients:by_queries"))
@@ -82,23 +86,26 @@ def _copy_dense(steps: KernelSteps, x: Array, kind: dtype) -> Array:
 
 def _by_products(steps: KernelSteps, inputs: Sequence[Array]) -> KernelSteps:
     """Add the steps that compute the gradient by matrix products. Inputs: grad, query, key, value, a mask or None."""
-    _, q, k = inputs[:3]
-    batch, number = q.meta.shape[:-2], computing(q.meta.dtype)
-    if not batch:
-        _part(steps, steps.outputs, inputs, [steps.dense(_scores_of(q, k), number) for _ in range(2)])
-        return steps
-    each = prod(_scores_of(q, k)[1:]) * number.itemsize
-    step = max(1, min(batch[0], _SCORE_BYTES // max(each, 1)))
-    rooms = [steps.dense((step, *_scores_of(q, k)[1:]), number) for _ in range(2)]
-    for start in range(0, batch[0], step):
-        count = min(step, batch[0] - start)
-        taken = [[_some(x, start, count) for x in side] for side in (steps.outputs, inputs)]
-        _part(steps, taken[0], taken[1], [_some(room, 0, count) for room in rooms])
+    for take, rooms in parts_of(steps, inputs[1], inputs[2], 2):
+        _part(steps, [take(x) for x in steps.outputs], [take(x) for x in inputs], rooms)
     return steps
 
 
-def _scores_of(q: Array, k: Array) -> tuple[int, ...]:
-    return (*q.meta.shape[:-1], k.meta.shape[-2])
+def parts_of(
+    steps: KernelSteps, q: Array, k: Array, rooms: int
+) -> Iterator[tuple[Callable[[Array], Array], list[Array]]]:
+    """Yield a function that takes some samples of an operand, and as much memory for their scores, for all samples."""
+    batch, number = q.meta.shape[:-2], computing(q.meta.dtype)
+    scores = (*q.meta.shape[:-1], k.meta.shape[-2])
+    if not batch:
+        yield (lambda x: x), [steps.dense(scores, number) for _ in range(rooms)]
+        return
+    each = prod(scores[1:]) * number.itemsize
+    step = max(1, min(batch[0], _SCORE_BYTES // max(each, 1)))
+    held = [steps.dense((step, *scores[1:]), number) for _ in range(rooms)]
+    for start in range(0, batch[0], step):
+        count = min(step, batch[0] - start)
+        yield partial(_some, start=start, count=count), [_some(room, 0, count) for room in held]
 
 
 def _some(x: Array, start: int, count: int) -> Array:
@@ -112,7 +119,7 @@ def _part(
     steps: KernelSteps, outputs: Sequence[Array], inputs: Sequence[Array], rooms: Sequence[Array]
 ) -> None:
     causal, scale, _, tf32 = steps.launch.params
-    grad, q, k, v = (_factor(steps, x) for x in inputs[:4])
+    grad, q, k, v = (factor(steps, x) for x in inputs[:4])
     weights, slopes = rooms
 
     def multiply(out: Array, a: Array, b: Array) -> None:
@@ -123,21 +130,21 @@ def _part(
         if made is not out:
             steps.copy(out, made)
 
-    multiply(weights, q, _transpose(k))
+    multiply(weights, q, transpose(k))
     steps.run_all(WEIGHTS, (weights,), inputs[4:], (causal, float(scale)))
-    multiply(outputs[2], _transpose(weights), grad)
-    multiply(slopes, grad, _transpose(v))
+    multiply(outputs[2], transpose(weights), grad)
+    multiply(slopes, grad, transpose(v))
     steps.run_all(SLOPES, (slopes, *outputs[3:4]), (weights,), (float(scale),))
     multiply(outputs[0], slopes, k)
-    multiply(outputs[1], _transpose(slopes), q)
+    multiply(outputs[1], transpose(slopes), q)
 
 
-def _factor(steps: KernelSteps, x: Array) -> Array:
+def factor(steps: KernelSteps, x: Array) -> Array:
     """Return an input as the products expect it: contiguous, half precision as float32."""
     return _contiguous(steps, x, computing(x.meta.dtype))
 
 
-def _transpose(x: Array) -> Array:
+def transpose(x: Array) -> Array:
     shape, strides = x.meta.shape, x.meta.strides
     meta = x.meta.with_((*shape[:-2], shape[-1], shape[-2]), (*strides[:-2], strides[-1], strides[-2]))
     return replace(x, meta=meta)
@@ -226,14 +233,17 @@ __device__ __forceinline__ C over_warp(C s) {
 
 def weights(launch: Launch, device: CudaDevice) -> KernelProgram:
     causal, scale = launch.params
-    out = launch.outputs[0]
+    out, *sums = launch.outputs
     masks = [x for x in launch.inputs if isinstance(x, Meta)]
-    rows = Walked(out.shape[:-1], [x.strides[:-1] for x in (out, *masks)])
+    walked = [out.strides[:-1], *[x.strides for x in sums], *[x.strides[:-1] for x in masks]]
+    rows = Walked(out.shape[:-1], walked)
     kind = masks[0].dtype if masks else None
-    masked = "" if kind is None else f"const {c_name(kind)}* mask, "
+    masked = ("C* sums, " if sums else "") + ("" if kind is None else f"const {c_name(kind)}* mask, ")
+    place = f"mask[o[{1 + len(sums)}] + j * mask_step]"
     taken = (
-        "a" if kind is None else "mask[o[1] + j * mask_step] ? a : (C)-INF" if kind.name == "bool" else _ADDED
+        "a" if kind is None else f"{place} ? a : (C)-INF" if kind.name == "bool" else f"a + to<C>({place})"
     )
+    logarithm = "  if (lane == 0) sums[o[1]] = sum == 0 ? (C)-INF : top + log_(sum);\n" if sums else ""
     text = f"""
 typedef {c_name(out.dtype)} C;{_SUM}
 extern "C" __global__ void __launch_bounds__(256) run(C* out, {masked}{rows.parameter("o")}, i64 rows, i64 queries,
@@ -262,14 +272,11 @@ extern "C" __global__ void __launch_bounds__(256) run(C* out, {masked}{rows.para
   sum = over_warp(sum);
   const C share = sum == 0 ? C(0) : 1 / sum;
   for (i64 j = lane; j < keys; j += 32) mine[j] *= share;
-}}
+{logarithm}}}
 """
     step = masks[0].strides[-1] if masks else 0
     numbers = i64(rows.count), i64(out.shape[-2]), i64(out.shape[-1]), i64(step)
     return KernelProgram(text, blocks(rows.count, 8), 256, (rows.value, *numbers, packed_constant(scale)))
-
-
-_ADDED = "a + to<C>(mask[o[1] + j * mask_step])"
 
 
 def slopes(launch: Launch, device: CudaDevice) -> KernelProgram:
