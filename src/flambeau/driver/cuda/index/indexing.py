@@ -346,10 +346,10 @@ def _one_by_one(
     sorted_, along = _split(access)
     work = WorkspaceLayout()
     count = prod([access.shape[d] for d in sorted_])
-    span = max(1, out.span // out.itemsize if access.flat is None else out.numel)
+    apart, span = _key_unit(out, access, sorted_)
     radix = Radix(work, count, span >= 1 << 32, (span - 1).bit_length() or 1)
-    keys = _keys(launch, device, access, sorted_, radix)
-    fold = _fold(launch, access, value, sorted_, along, radix, step, begin, end, last)
+    keys = _keys(launch, device, access, sorted_, radix, apart)
+    fold = _fold(launch, access, value, sorted_, along, radix, apart, step, begin, end, last)
     return KernelPlan((copy, keys, *radix.passes, fold), work.nbytes, radix.zeroed)
 
 
@@ -363,16 +363,33 @@ def _split(access: IndexedAccess) -> tuple[list[int], list[int]]:
     return sorted_, [d for d in range(len(access.shape)) if d not in sorted_]
 
 
+def _key_unit(out: Meta, access: IndexedAccess, dims: list[int]) -> tuple[int, int]:
+    """Return what elements' offsets are divided by to make keys, and the number of keys.
+
+    For a single index that is the step of its dimension, by which keys are short.
+    """
+    if len(access.steps) == 1 and not any(access.target[d] for d in dims):
+        return max(access.steps[0], 1), max(1, access.sizes[0])
+    return 1, max(1, out.span // out.itemsize if access.flat is None else out.numel)
+
+
 def _of(strides: tuple[int, ...], dims: list[int]) -> tuple[int, ...]:
     return tuple([strides[d] for d in dims])
 
 
-def _keys(launch: Launch, device: CudaDevice, access: IndexedAccess, dims: list[int], radix: Radix) -> Pass:
-    """Return the launch that computes the element of each combination of indices."""
+def _keys(
+    launch: Launch,
+    device: CudaDevice,
+    access: IndexedAccess,
+    dims: list[int],
+    radix: Radix,
+    apart: int,
+) -> Pass:
+    """Return the launch that computes the element of each combination of indices, divided by `apart`."""
     shape = _of(access.shape, dims)
     walk = Walked(shape, [_of(s, dims) for s in (access.target, *access.index_strides)])
     declared = [*access.parameters, f"{radix.kind}* keys", walk.parameter("o")]
-    declared += [f"Indexed<{len(access.kinds)}> indexed", "i64 n", "Guard guard"]
+    declared += [f"Indexed<{len(access.kinds)}> indexed", "i64 n", "Guard guard", "i64 apart"]
     text = f"""{file("checked.cuh")}
 extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
   const i64 i = blockIdx.x * 256ll + threadIdx.x;
@@ -381,10 +398,10 @@ extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
   i64 at = o[0];
   bool inside = true;
   {access.index_text(1, "o")}
-  keys[i] = inside ? at : 0;
+  keys[i] = inside ? at / apart : 0;
 }}
 """
-    tail = (walk.value, access.indexed, i64(walk.count), _guard(launch, device, access))
+    tail = (walk.value, access.indexed, i64(walk.count), _guard(launch, device, access), i64(apart))
     return Pass(KernelProgram(text, blocks(walk.count), 256, tail), (*access.places, radix.source))
 
 
@@ -404,7 +421,7 @@ _EACH = """
 
 def _fold(
     launch: Launch, access: IndexedAccess, value: Value, sorted_: list[int], along: list[int], radix: Radix,
-    step: str, begin: str, end: str, last: bool,
+    apart: int, step: str, begin: str, end: str, last: bool,
 ) -> Pass:  # fmt: skip
     kind = launch.outputs[0].dtype
     inner = Walked(_of(access.shape, along), [_of(s, along) for s in (access.target, value.strides)])
@@ -418,7 +435,7 @@ def _fold(
         "const u32* places",
         *scalars,
     ]
-    declared += [inner.parameter("e"), outer.parameter("m"), "i64 n", "i64 width"]
+    declared += [inner.parameter("e"), outer.parameter("m"), "i64 n", "i64 width", "i64 apart"]
     declared += [flat.parameter("f")] if flat else []
     loop = (_LAST if last else _EACH).replace("@step", step)
     text = f"""{file("accumulate.cuh")}
@@ -434,7 +451,7 @@ extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
   const i64 p = i / width;
   const auto key = keys[p];
   if (p && keys[p - 1] == key) return;
-  i64 at = (i64)key;
+  i64 at = (i64)key * apart;
   {_unravel_text(flat)}
   at += e[0];
   T acc = out[at];
@@ -446,7 +463,7 @@ extern "C" __global__ void __launch_bounds__(256) run({", ".join(declared)}) {{
   out[at] = acc;
 }}
 """
-    tail = [inner.value, outer.value, i64(radix.count), i64(inner.count)]
+    tail = [inner.value, outer.value, i64(radix.count), i64(inner.count), i64(apart)]
     tail += [flat.value] if flat else []
     program = KernelProgram(text, blocks(radix.count * inner.count), 256, tuple(tail))
     source = ((value.at, 0),) if value.at is not None else ()

@@ -13,6 +13,7 @@ from flambeau.driver.cuda.device.program import KernelProgram
 Place = tuple[int, int]
 
 _SWEEPERS = 512
+_SMALL = 2048  # the most keys of one row that one block sorts in shared memory
 _MOST = (1 << 32) - 1  # the maximum number of elements, because positions are 32-bit numbers
 _NARROW_STATUS = 1 << 30  # the maximum number of elements that 30 bits count
 
@@ -27,7 +28,8 @@ class Radix:
     """A radix sort of `count` keys. Its memory is the first part of a workspace.
 
     A pass reads the raw keys from `source`. After `passes` passes `keys` holds the sorted keys and `values` their
-    former positions, counted over all rows. A pass returns early if all keys have the same digit.
+    former positions, counted over all rows. A pass returns early if all keys have the same digit. One block sorts a
+    short single row.
 
     Args:
         wide: True if raw keys have 64 bits, else 32.
@@ -58,6 +60,14 @@ class Radix:
         self._digits = [_Digit(shift, False) for shift in range(0, bits, 8)]
         rows = count // self._row if count else 1
         self._digits += [_Digit(shift, True) for shift in range(0, (rows - 1).bit_length(), 8)]
+        size = 8 if wide else 4
+        self._places = places
+        if count <= _SMALL and rows == 1:
+            self.zeroed = work.nbytes
+            self.source, self.keys = work.take(count * size), work.take(count * size)
+            self.values = work.take(count * 4 * places)
+            self.passes = [self._sort_in_one_block()]
+            return
         number = len(self._digits)
         self._tiles = -(-count // (_SWEEPERS * self._items))
         self._status = "u32" if count < _NARROW_STATUS else "u64"
@@ -67,9 +77,7 @@ class Radix:
         self._moves = work.take((number + 1) * 8)
         self._statuses = [work.take(status) for _ in range(number)]
         self.zeroed = work.nbytes
-        size = 8 if wide else 4
         keys = [work.take(count * size), work.take(count * size)]
-        self._places = places
         values = [work.take(count * 4 * places) for _ in range(2)]
         self.source = keys[0]
         self._keys, self._values = keys, values
@@ -82,6 +90,41 @@ class Radix:
             f"{file('sorting.cuh')}\n{self._functions}\ntypedef {self.kind} K;\n"
             f"struct Order {{ __device__ __forceinline__ K operator()(K raw) const {{ return {self._order}; }} }};\n"
         )
+
+    def _sort_in_one_block(self) -> Pass:
+        """Return the launch that sorts keys and their positions by a bitonic network."""
+        text = f"""{self._head()}
+extern "C" __global__ void __launch_bounds__({_SMALL // 2}) run(const K* source, K* keys, u32* values, i64 n) {{
+  __shared__ K order[{_SMALL}];
+  __shared__ u32 at[{_SMALL}];
+  u32 size = 2;
+  while (size < n) size *= 2;
+  for (u32 i = threadIdx.x; i < size; i += {_SMALL // 2}) {{
+    order[i] = i < n ? Order()(source[i]) : (K)~(K)0;
+    at[i] = i;
+  }}
+  for (u32 run_ = 2; run_ <= size; run_ *= 2)
+    for (u32 apart = run_ / 2; apart; apart /= 2) {{
+      __syncthreads();
+      const u32 i = threadIdx.x / apart * apart * 2 + threadIdx.x % apart, j = i + apart;
+      if (j < size) {{
+        const K a = order[i], b = order[j];
+        const u32 p = at[i], q = at[j];
+        if ((a > b || (a == b && p > q)) == !(i & run_)) {{
+          order[i] = b; order[j] = a;
+          at[i] = q; at[j] = p;
+        }}
+      }}
+    }}
+  __syncthreads();
+  for (u32 i = threadIdx.x; i < n; i += {_SMALL // 2}) {{
+    keys[i] = source[at[i]];
+    {"values[i] = at[i];" if self._places else ""}
+  }}
+}}
+"""
+        program = KernelProgram(text, (1, 1, 1), _SMALL // 2, (i64(self.count),), name="radix_block")
+        return Pass(program, (self.source, self.keys, self.values))
 
     def _count(self) -> Pass:
         number = len(self._digits)
