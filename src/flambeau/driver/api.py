@@ -363,6 +363,8 @@ class Fold(Record):
         start: The state of zero elements.
         lift: The state of the element x, whose index among the reduced elements is i.
         join: The state of the states a and b, combined in any order.
+        follow: The state of the states a and b if b is of one element that follows all elements of a; "" if `join` is
+            as fast.
         lower: One expression per output, of the state s and the number n of elements.
         constants: k0, k1, ... as in `Expression`.
         first: True if the expressions use `first`, the element x at index 0 (T{} if there is none).
@@ -377,6 +379,7 @@ class Fold(Record):
     lower: tuple[str, ...]
     constants: Callable[[Launch], Sequence[float]] = lambda launch: ()
     first: bool = False
+    follow: str = ""
 
 
 class Scan(Record):

@@ -75,3 +75,21 @@ def test_rows_of_any_length(count: int) -> None:
     (got,) = of_rows("var", x)
     want = x.astype(np.float64).var(1, ddof=1) if count > 1 else [np.nan]
     np.testing.assert_allclose(got, want, 1e-6)
+
+
+@pytest.mark.parametrize("name", ("argmax", "argmin", "max", "min"))
+def test_places_of_extremes_are_the_first(name: str) -> None:
+    draw = np.random.default_rng(7)
+    for shape, kind in (
+        ((3, 5), np.float32),
+        ((4, 300), np.float32),
+        ((2, 5000), np.int32),
+        ((300, 9), np.int8),
+    ):
+        x = draw.integers(-2, 3, shape).astype(kind)
+        if kind is np.float32:
+            x[0], x[1, 2:] = -np.inf, np.inf
+            x[2, shape[1] // 2 :: 2] = np.nan
+        launch = launch_of(name, [x], (1, False, None))
+        for got, want in zip(emulated.emulated(launch, [x]), emulated.of_host(launch, [x]), strict=True):
+            np.testing.assert_array_equal(got, want)

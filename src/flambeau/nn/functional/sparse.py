@@ -9,6 +9,7 @@ from flambeau.core.dtype import FLOATING, float32, int32, int64
 from flambeau.core.errors import argument_type
 from flambeau.nn.functional.activation import require_tensor
 from flambeau.ops.index.embedding import embedding as embedding_op
+from flambeau.ops.index.one_hot import one_hot as one_hot_op
 from flambeau.tape.mode import mode as recording_mode
 from flambeau.tape.mode import recording
 from flambeau.tensor import dispatch, interception, layouts
@@ -270,5 +271,8 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     if num_classes != -1 and high >= num_classes:
         raise RuntimeError("Class values must be smaller than num_classes.")
     count = high + 1 if num_classes == -1 else num_classes
+    if not interception.count:
+        rows: Tensor = call(one_hot_op, (tensor,), (count,))
+        return rows
     made: Any = creation.zeros(*tensor.shape, count, dtype=int64, device=tensor.device)
     return made.scatter_(-1, tensor.unsqueeze(-1), 1)

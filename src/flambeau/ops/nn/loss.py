@@ -486,23 +486,80 @@ def _margin_samples(make: Make, kind: dtype) -> Iterable[Sample]:
     return [((make(4, 3), target), (1, 1.0)), ((make(4, 3), target, make(3, low=1)), (2, 0.5))]
 
 
-def _margin_back(grad: Any, a: Any, b: Any, c: Any, params: Any) -> Any:
+def _margin_backward_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """Infer the results. Operands: a gradient for each row, then those of multi_margin_loss."""
+    grad, x, *rest = operands
+    assert isinstance(grad, Meta) and isinstance(x, Meta)
+    found = _margin_rule([x, *rest], params)
+    if grad.shape != x.shape[:1] or grad.dtype is not x.dtype:
+        raise RuntimeError(f"expected a gradient of shape {list(x.shape[:1])}, got {list(grad.shape)}")
+    out = Meta.contiguous_of(x.shape, x.dtype, one_device(operands))
+    return Signature((out,), (grad, *found.inputs), params)
+
+
+def _margin_backward_host(launch: Launch) -> Body:
+    p, margin = launch.params
+    kind = launch.outputs[0].dtype
+    widen = to_computing(kind, kind)
+
+    def body(outputs: list[Array], inputs: list[Array]) -> None:
+        grad, x, target = widen(inputs[0]), widen(inputs[1]), inputs[2][:, None]
+        over = _positive(x.dtype.type(margin) - np.take_along_axis(x, target, 1) + x)
+        slope = (over > 0).astype(x.dtype) if p == 1 else 2 * over
+        if len(inputs) > 3:
+            slope = slope * widen(inputs[3])[target]
+        np.put_along_axis(slope, target, x.dtype.type(0), 1)
+        np.put_along_axis(slope, target, -np.add.reduce(slope, axis=1, keepdims=True), 1)
+        np.copyto(outputs[0], grad[:, None] * slope / x.dtype.type(x.shape[1]), casting="unsafe")
+
+    return body
+
+
+def _margin_backward_samples(make: Make, kind: dtype) -> Iterable[Sample]:
+    return [((make(x.shape[0]), x, *rest), params) for (x, *rest), params in _margin_samples(make, kind)]
+
+
+def _margin_back(grad: Any, a: Any, b: Any, c: Any, params: Any, call: Any) -> Any:
+    return call(multi_margin_loss_backward, (grad, a, b) if c is None else (grad, a, b, c), params)
+
+
+def _margin_back_twice(grads: Any, a: Any, b: Any, c: Any, d: Any, params: Any) -> list[Any]:
+    """Return the second derivatives of multi_margin_loss: of the gradient, and of the scores where p is 2."""
     p, margin = params
-    target = b.unsqueeze(1)
-    over = margin - a.gather(1, target) + a
-    slope = (over > 0).to(a.dtype) if p == 1 else 2 * over.masked_fill(~(over > 0), 0)
-    if c is not None:
-        slope = slope * c.index_select(0, b).unsqueeze(1)
-    slope = slope.scatter(1, target, 0)
-    slope = slope.scatter_add(1, target, -slope.sum(1, True))
-    return grad.unsqueeze(1) * slope / a.shape[1]
+    target = c.unsqueeze(1)
+    over = margin - b.gather(1, target) + b
+    on = (over > 0).to(b.dtype).scatter(1, target, 0)
+    apart = (grads[0] - grads[0].gather(1, target)) * on / b.shape[1]
+    by_grad = (apart if p == 1 else apart * 2 * over).sum(1)
+    by_weight = None
+    if d is not None:
+        weight = d.index_select(0, c)
+        by_weight = d.new_zeros(d.shape).index_add(0, c, by_grad * a)
+        by_grad, apart = by_grad * weight, apart * weight.unsqueeze(1)
+    if p == 1:
+        return [by_grad, None, None, by_weight]
+    inner = apart * 2 * a.unsqueeze(1)
+    return [by_grad, inner.scatter_add(1, target, -inner.sum(1, True)), None, by_weight]
 
 
+multi_margin_loss_backward = define(
+    Op(
+        "multi_margin_loss_backward",
+        _margin_backward_rule,
+        Kernel(
+            "multi_margin_loss_backward", _margin_backward_host, _flops,
+            cuda=Routine("nn.margin_losses:multi_margin_loss_backward"),
+        ),
+        FLOATS,
+        _margin_backward_samples,
+        derivative=Derivative(whole=_margin_back_twice),
+    )
+)  # fmt: skip
 multi_margin_loss = define(
     Op(
         "multi_margin_loss",
         _margin_rule,
-        Kernel("multi_margin_loss", _margin_host, _flops, cuda=Routine("nn.losses:multi_margin_loss")),
+        Kernel("multi_margin_loss", _margin_host, _flops, cuda=Routine("nn.margin_losses:multi_margin_loss")),
         FLOATS,
         _margin_samples,
         derivative=Derivative(_margin_back),
@@ -564,7 +621,8 @@ def _multilabel_back(grad: Any, a: Any, b: Any) -> Any:
 
 multilabel_margin_loss = define(
     Op("multilabel_margin_loss", _multilabel_rule,
-       Kernel("multilabel_margin_loss", _multilabel_host, _flops, cuda=Routine("nn.losses:multilabel_margin_loss")),
+       Kernel("multilabel_margin_loss", _multilabel_host, _flops,
+              cuda=Routine("nn.margin_losses:multilabel_margin_loss")),
        FLOATS, _multilabel_samples, derivative=Derivative(_multilabel_back), autocast=FLOAT32,
 )
 )  # fmt: skip

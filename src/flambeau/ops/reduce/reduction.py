@@ -322,6 +322,7 @@ def _form(
     *lower: str,
     constants: Callable[[Launch], Sequence[float]] = lambda launch: (),
     first: bool = False,
+    follow: str = "",
 ) -> Form:
     def steps(launch: Launch) -> Steps:
         source = launch.inputs[0]
@@ -329,8 +330,9 @@ def _form(
         return computing_steps(launch.params[0].kind, source.dtype)
 
     return Form(
-        lambda launch: launch.params[0].dims, steps, state, start, lift, join, lower, constants, first
-    )
+        lambda launch: launch.params[0].dims, steps, state, start, lift, join, lower, constants, first,
+        follow,
+    )  # fmt: skip
 
 
 def _extra(launch: Launch) -> tuple[float, ...]:
@@ -348,8 +350,14 @@ def _moments(*lower: str) -> Form:
 _SUM = _form("T", "T{}", "x", "add(a, b)", "s")
 _GREATEST = _form("T", "lowest<T>()", "x", "greater(a, b)", "s")
 _LEAST = _form("T", "highest<T>()", "x", "lesser(a, b)", "s")
-_FIRST_GREATEST = ("Placed<T>", "{lowest<T>(), NOWHERE}", "{x, i}", "first_greatest(a, b)")
-_FIRST_LEAST = ("Placed<T>", "{highest<T>(), NOWHERE}", "{x, i}", "first_least(a, b)")
+
+
+def _place_form(start: str, order: str, *lower: str) -> Form:
+    """Return the form of the first extreme element. If no element is beyond the start, the first one equals it."""
+    return _form(
+        "Placed<T>", f"{{{start}<T>(), NOWHERE}}", "{x, i}", f"first_{order}(a, b)",
+        *[text.replace("place", "(s.at == NOWHERE ? 0 : s.at)") for text in lower], follow=f"later_{order}(a, b)",
+    )  # fmt: skip
 
 
 # -- the records -------------------------------------------------------------------
@@ -486,7 +494,7 @@ max_dim = reduction(
     _with_place(np.ndarray.argmax),
     _one_dim("max"),
     also=("index",),
-    cuda=_form(*_FIRST_GREATEST, "s.v", "s.at"),
+    cuda=_place_form("lowest", "greatest", "s.v", "place"),
     empty=_needs_dim,
     dtypes=REALS,
     global_form=False,
@@ -499,7 +507,7 @@ min_dim = reduction(
     _with_place(np.ndarray.argmin),
     _one_dim("min"),
     also=("index",),
-    cuda=_form(*_FIRST_LEAST, "s.v", "s.at"),
+    cuda=_place_form("highest", "least", "s.v", "place"),
     empty=_needs_dim,
     dtypes=REALS,
     global_form=False,
@@ -512,7 +520,7 @@ argmax = reduction(
     "argmax",
     lambda x: np.argmax(x, axis=1),
     _one_dim("argmax", True),
-    cuda=_form(*_FIRST_GREATEST, "s.at"),
+    cuda=_place_form("lowest", "greatest", "place"),
     empty=_needs_dim_index,
     dtypes=_NUMBERS,
     derivative=NOT_DIFFERENTIABLE,
@@ -523,7 +531,7 @@ argmin = reduction(
     "argmin",
     lambda x: np.argmin(x, axis=1),
     _one_dim("argmin", True),
-    cuda=_form(*_FIRST_LEAST, "s.at"),
+    cuda=_place_form("highest", "least", "place"),
     empty=_needs_dim_index,
     dtypes=_NUMBERS,
     derivative=NOT_DIFFERENTIABLE,

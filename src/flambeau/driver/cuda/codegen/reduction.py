@@ -115,7 +115,7 @@ def _text(
     return (
         _functions(launch, form, constants, kept, reduced, wide)
         + head
-        + _loop(launch, form, passed, vector, split)
+        + _loop(launch, form, passed, vector, inner, split)
     )
 
 
@@ -141,6 +141,7 @@ typedef {index} Index;
 __device__ __forceinline__ State start(int{given}) {{ return {form.start}; }}
 __device__ __forceinline__ State lift(Elements e, i64 i{given}) {{ {" ".join(lifted)} return {form.lift}; }}
 __device__ __forceinline__ State join(State a, State b{given}) {{ return {form.join}; }}
+__device__ __forceinline__ State follow(State a, State b{given}) {{ return {form.follow or form.join}; }}
 """
 
 
@@ -188,7 +189,7 @@ def _rows(
 """
 
 
-def _loop(launch: Launch, form: Fold, passed: str, vector: int, split: bool) -> str:
+def _loop(launch: Launch, form: Fold, passed: str, vector: int, inner: bool, split: bool) -> str:
     """Return the rest of the kernel: the loop over elements, and the code that joins states of threads and blocks."""
     inputs = sum([isinstance(x, Meta) for x in launch.inputs])
     lowered = "".join(
@@ -209,13 +210,13 @@ def _loop(launch: Launch, form: Fold, passed: str, vector: int, split: bool) -> 
 #pragma unroll
       for (int u = 0; u < 4; ++u) e[u] = at_place(i + u * D);
 #pragma unroll
-      for (int u = 0; u < 4; ++u) s[u] = join(s[u], lift(e[u], i + u * D{passed}){passed});
+      for (int u = 0; u < 4; ++u) s[u] = follow(s[u], lift(e[u], i + u * D{passed}){passed});
     }}
-    for (; i < end; i += D) s[0] = join(s[0], lift(at_place(i), i{passed}){passed});
+    for (; i < end; i += D) s[0] = follow(s[0], lift(at_place(i), i{passed}){passed});
   }}
   State r = join(join(s[0], s[1]{passed}), join(s[2], s[3]{passed}){passed});
-{_tree(passed)}
-{_last_block(passed) if split else ""}
+{_tree(passed, inner)}
+{_last_block(passed, inner) if split else ""}
   if (y || output >= count) return;
   const State s_ = r;
   {{ const State s = s_;
@@ -241,33 +242,42 @@ def _vector_part(passed: str) -> str:
       for (; v + D < last; v += 2 * D) {{
         const Vector<In, V> e = vectors<V>(row0)[v], f = vectors<V>(row0)[v + D];
 #pragma unroll
-        for (int j = 0; j < V; ++j) s[j & 1] = join(s[j & 1], lift({{e.v[j]}}, v * V + j{passed}){passed});
+        for (int j = 0; j < V; ++j) s[j & 1] = follow(s[j & 1], lift({{e.v[j]}}, v * V + j{passed}){passed});
 #pragma unroll
         for (int j = 0; j < V; ++j)
-          s[2 + (j & 1)] = join(s[2 + (j & 1)], lift({{f.v[j]}}, (v + D) * V + j{passed}){passed});
+          s[2 + (j & 1)] = follow(s[2 + (j & 1)], lift({{f.v[j]}}, (v + D) * V + j{passed}){passed});
       }}
       for (; v < last; v += D) {{
         const Vector<In, V> e = vectors<V>(row0)[v];
 #pragma unroll
-        for (int j = 0; j < V; ++j) s[j & 3] = join(s[j & 3], lift({{e.v[j]}}, v * V + j{passed}){passed});
+        for (int j = 0; j < V; ++j) s[j & 3] = follow(s[j & 3], lift({{e.v[j]}}, v * V + j{passed}){passed});
       }}
       at = last * V > begin ? last * V : begin;
     }}"""
 
 
-def _tree(passed: str) -> str:
-    """Return C++ that joins the states of all threads of an output. The thread with y = 0 gets the result."""
-    return f"""  if (D > 1) {{
-    shared[y * W + x] = r;
+def _tree(passed: str, inner: bool) -> str:
+    """Return C++ that joins the states of all threads of an output. The thread with y = 0 gets the result.
+
+    The last steps are within a warp, if the threads of an output are adjacent.
+    """
+    within = f"""
 #pragma unroll
-    for (int half = D / 2; half; half /= 2) {{
+    for (int half = D < 32 ? D / 2 : 16; half; half /= 2) {{
+      const State other = of_lane_below(r, half);
+      if (y < half) r = join(r, other{passed});
+    }}"""
+    return f"""  if (D > 1) {{
+    {"if (D > 32)" if inner else ""} shared[y * W + x] = r;
+#pragma unroll
+    for (int half = D / 2; half{" >= 32" if inner else ""}; half /= 2) {{
       __syncthreads();
       if (y < half) shared[y * W + x] = r = join(r, shared[(y + half) * W + x]{passed});
-    }}
+    }}{within if inner else ""}
   }}"""
 
 
-def _last_block(passed: str) -> str:
+def _last_block(passed: str, inner: bool) -> str:
     """Return C++ that stores a block's state in scratch memory; the last block of an output joins all states."""
     return f"""  u32* const done = (u32*)scratch;
   State* const states = (State*)(scratch + {HEAD});
@@ -284,4 +294,4 @@ def _last_block(passed: str) -> str:
   if (output < count)
     for (i64 k = y; k < gridDim.y; k += D) r = join(r, states[k * count + output]{passed});
   __syncthreads();
-{_tree(passed)}"""
+{_tree(passed, inner)}"""

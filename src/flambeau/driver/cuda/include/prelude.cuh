@@ -484,6 +484,15 @@ template<class A> __device__ __forceinline__ A over(A s, i64 n) {
   if constexpr (is_complex<A>) return {s.re / n, s.im / n};
   else return s / (A)n;
 }
+/* The value of the thread that is `d` lanes further on in the warp. */
+template<class S> __device__ __forceinline__ S of_lane_below(S s, int d) {
+  constexpr int N = (sizeof(S) + 3) / 4;
+  union Words { u32 w[N]; S s; __device__ Words() {} } a;
+  a.s = s;
+#pragma unroll
+  for (int k = 0; k < N; ++k) a.w[k] = __shfl_down_sync(~0u, a.w[k], d);
+  return a.s;
+}
 template<class A> struct Range { A low, high; };
 template<class A> struct Placed { A v; i64 at; };
 constexpr i64 NOWHERE = 0x7fffffffffffffff;
@@ -496,6 +505,13 @@ template<class A> __device__ __forceinline__ Placed<A> first_least(Placed<A> a, 
   const bool u = is_nan(a.v), v = is_nan(b.v);
   const bool second = u != v ? v : u || a.v == b.v ? b.at < a.at : b.v < a.v;
   return second ? b : a;
+}
+/* The same for an element b that follows all elements of a: an equal one does not replace it. */
+template<class A> __device__ __forceinline__ Placed<A> later_greatest(Placed<A> a, Placed<A> b) {
+  return !(b.v <= a.v) && !is_nan(a.v) ? b : a;
+}
+template<class A> __device__ __forceinline__ Placed<A> later_least(Placed<A> a, Placed<A> b) {
+  return !(b.v >= a.v) && !is_nan(a.v) ? b : a;
 }
 template<class A> using twice = typename pick_<is_complex<A>>::type;
 template<class D> struct Moments { D mean; double m2, n; };

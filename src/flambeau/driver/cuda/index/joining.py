@@ -120,22 +120,24 @@ def roll(launch: Launch, device: CudaDevice) -> KernelProgram:
 
 
 def _build_move(launch: Launch, flipped: Sequence[int], shifts: Sequence[int]) -> KernelProgram:
-    """Return the kernel that reads each element from another position along some dimensions (flip, roll)."""
+    """Return the kernel that reads each element from another position along some dimensions (flip, roll).
+
+    A thread moves vectors of 16 bytes if rows of the output consist of them and are not shifted. Those of a flipped row
+    are reversed.
+    """
     out, x = launch.outputs[0], launch.inputs[0]
     assert isinstance(x, Meta)
-    element, number = carrier(out.itemsize), "u32" if out.numel < 1 << 31 else "u64"
     ndim = max(out.ndim, 1)
-    along = sorted(
-        range(out.ndim), key=lambda d: -out.strides[d]
-    )  # neighboring threads write neighboring elements
-    sizes = [
-        [values[d] for d in along] or [default]
-        for values, default in ((out.shape, 1), (out.strides, 0), (x.strides, 0), (shifts, 0), (flipped, 0))
-    ]
+    vector, sizes = _moves(out, x, shifts, flipped)
+    count = out.numel // vector
+    element, number = carrier(out.itemsize), "u32" if count < 1 << 31 else "u64"
     text = f"""
 struct Moves {{ i64 size[{ndim}], to_[{ndim}], from[{ndim}], shift[{ndim}], flipped[{ndim}]; }};
 extern "C" __global__ void __launch_bounds__(256) run({element}* out, const {element}* x, Moves m, i64 n) {{
+  typedef {element} E;
+  constexpr int V = {vector};
   const i64 start = blockIdx.x * 1024ll + threadIdx.x;
+  const bool whole = !misaligned<E, V>(out) && !misaligned<E, V>(x);
 #pragma unroll
   for (int u = 0; u < 4; ++u) {{
     const i64 i = start + u * 256;
@@ -153,12 +155,46 @@ extern "C" __global__ void __launch_bounds__(256) run({element}* out, const {ele
       to_ += at * m.to_[d];
       from += source * m.from[d];
     }}
-    out[to_] = x[from];
+    if (V == 1) {{
+      out[to_] = x[from];
+      continue;
+    }}
+    Vector<E, V> a, b;
+    if (whole) a = vectors<V>(x)[from];
+    else for (int k = 0; k < V; ++k) a.v[k] = x[from * V + k];
+#pragma unroll
+    for (int k = 0; k < V; ++k) b.v[k] = m.flipped[{ndim - 1}] ? a.v[V - 1 - k] : a.v[k];
+    if (whole) vectors<V>(out)[to_] = b;
+    else for (int k = 0; k < V; ++k) out[to_ * V + k] = b.v[k];
   }}
 }}
 """
     moves = pack(f"<{5 * ndim}q", *[n for row in sizes for n in row])
-    return KernelProgram(text, blocks(out.numel, 1024), 256, (moves, i64(out.numel)))
+    return KernelProgram(text, blocks(count, 1024), 256, (moves, i64(count)))
+
+
+def _moves(out: Meta, x: Meta, shifts: Sequence[int], flipped: Sequence[int]) -> tuple[int, list[list[int]]]:
+    """Return the elements of a vector; and sizes, strides, shifts and flips of the dimensions in units of vectors."""
+    along = sorted(
+        range(out.ndim), key=lambda d: -out.strides[d]
+    )  # neighboring threads write neighboring elements
+    rows = [[values[d] for d in along] for values in (out.shape, out.strides, x.strides, shifts, flipped)]
+    vector = _move_vector(out.itemsize, *rows[:4])
+    if vector > 1:
+        rows[0][-1] //= vector
+        for strides in rows[1:3]:
+            strides[:-1] = [n // vector for n in strides[:-1]]
+    return vector, [values or [default] for values, default in zip(rows, (1, 0, 0, 0, 0), strict=True)]
+
+
+def _move_vector(
+    itemsize: int, shape: Sequence[int], written: Sequence[int], read: Sequence[int], shifts: Sequence[int]
+) -> int:
+    """Return how many elements the vectors that rows consist of have; 1 if rows are not contiguous or are shifted."""
+    vector = 16 // itemsize
+    if vector <= 1 or not shape or written[-1] != 1 or read[-1] != 1 or shifts[-1]:
+        return 1
+    return 1 if any(n % vector for n in (shape[-1], *written[:-1], *read[:-1])) else vector
 
 
 def _rolled_flat(launch: Launch, shift: int) -> KernelProgram:

@@ -14,20 +14,20 @@ from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, Workspac
 from flambeau.driver.cuda.codegen.rows import computing
 from flambeau.driver.cuda.codegen.scratch import HEAD
 from flambeau.driver.cuda.device.device import CudaDevice
-from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
+from flambeau.driver.cuda.device.program import KernelProgram, c_name
 
-_WEIGHTS = "const X* weights, "
+WEIGHTS = "const X* weights, "
 _TARGET = "Target {index} is out of bounds."
 _FEW = 4096  # targets that one block sums
 _MOST_BLOCKS = 512
 
 
-def _metas(launch: Launch) -> list[Meta]:
+def metas_of(launch: Launch) -> list[Meta]:
     return [x for x in launch.inputs if isinstance(x, Meta)]
 
 
 # Joins a state over the block's 256 threads in a fixed order; thread 0 has the result.
-_OVER_BLOCK = """
+OVER_BLOCK = """
 template<class S, class J> __device__ __forceinline__ S over_block(S s, J join) {
   __shared__ S parts[256];
   __syncthreads();
@@ -50,17 +50,17 @@ def nll_loss(launch: Launch, device: CudaDevice) -> KernelProgram:
     (reduction, ignored target).
     """
     reduction, ignored = launch.params
-    (out,), (x, target, *weight) = launch.outputs, _metas(launch)
+    (out,), (x, target, *weight) = launch.outputs, metas_of(launch)
     kind = c_name(computing(x.dtype))
     at = 1 if x.ndim > 1 else 0
     strides = [s for d, s in enumerate(x.strides) if d != at]
     places = [strides, target.strides] + ([out.strides] if reduction == "none" else [])
     walk = Walked(target.shape, places)
-    weight_step, weights = (weight[0].strides[0], _WEIGHTS) if weight else (0, "")
+    weight_step, weights = (weight[0].strides[0], WEIGHTS) if weight else (0, "")
     body, scratch = _NLL_EACH.format(place=walk.locate("i", "o")), ""
     if reduction != "none":
         body, scratch = _NLL_SUM.format(head=HEAD, last=_LAST[reduction]), ", char* scratch"
-    text = f"""{file("checked.cuh")}{_OVER_BLOCK}
+    text = f"""{file("checked.cuh")}{OVER_BLOCK}
 typedef {c_name(x.dtype)} X; typedef {c_name(target.dtype)} Target; typedef {kind} C;
 struct Loss {{ double sum, weight; }};
 __device__ __forceinline__ Loss operator+(Loss a, Loss b) {{ return {{a.sum + b.sum, a.weight + b.weight}}; }}
@@ -146,7 +146,7 @@ def nll_loss_backward(launch: Launch, device: CudaDevice) -> KernelPlan:
     params: (reduction, ignored, shape).
     """
     reduction, ignored, shape = launch.params
-    (out,), (grad, target, *weight) = launch.outputs, _metas(launch)
+    (out,), (grad, target, *weight) = launch.outputs, metas_of(launch)
     at = 1 if out.ndim > 1 else 0
     spread = [(*x.strides[:at], 0, *x.strides[at:]) for x in (target, _as_target(grad, target))]
     walk, every = Walked(shape, [out.strides, *spread]), Walked(target.shape, [target.strides])
@@ -157,10 +157,10 @@ def nll_loss_backward(launch: Launch, device: CudaDevice) -> KernelPlan:
     share = "" if not divided else " / (C)total_" if near else " / (C)*sum"
     here = f"{total}  __shared__ double total_;\n  if (threadIdx.x == 0) total_ = mine;\n  __syncthreads();\n"
     each = _NLL_BACK.format(place=walk.locate("i", "o"), weight=lone, share=share)
-    text = f"""{_OVER_BLOCK}
+    text = f"""{OVER_BLOCK}
 typedef {c_name(out.dtype)} X; typedef {c_name(target.dtype)} Target; typedef {c_name(computing(out.dtype))} C;
 extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* grad, const Target* target,
-    {_WEIGHTS if weight else ""}double* sum, {walk.parameter("o")}, {every.parameter("a")}, i64 n, i64 targets,
+    {WEIGHTS if weight else ""}double* sum, {walk.parameter("o")}, {every.parameter("a")}, i64 n, i64 targets,
     i64 classes, i64 inner, i64 weight_step, i64 ignored) {{
 """
     numbers = (
@@ -198,102 +198,6 @@ def _as_target(grad: Meta, target: Meta) -> Meta:
     return grad if grad.shape == target.shape else grad.with_(target.shape, (0,) * target.ndim)
 
 
-# -- margins --------------------------------------------------------------------------------------------------------
-
-
-def multi_margin_loss(launch: Launch, device: CudaDevice) -> KernelProgram:
-    """Return the kernel of multi_margin_loss. Operands out (N), x (N, C), target (N), weight (C) or none. params:
-    (p, margin). A warp to each row.
-    """
-    p, margin = launch.params
-    (out,), (x, target, *weight) = launch.outputs, _metas(launch)
-    power = "over * over" if p == 2 else "over"
-    scaled = "(over_) * to<C>(weights[t * weight_step])" if weight else "over_"
-    text = f"""{file("checked.cuh")}
-typedef {c_name(x.dtype)} X; typedef {c_name(computing(x.dtype))} C;
-extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* x, const i64* target,
-    {_WEIGHTS if weight else ""}i64 n, i64 classes, i64 row_step, i64 step, i64 target_step,
-    i64 weight_step, i64 out_step, double margin, Guard guard) {{
-  const i64 row = blockIdx.x * 8ll + threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
-  if (row >= n) return;
-  i64 t = target[row * target_step];
-  if ((u64)t >= (u64)classes) {{
-    if (lane == 0) guard.fail(t, classes, 1);
-    return;
-  }}
-  const X* const mine = x + row * row_step;
-  const C gap = (C)margin - to<C>(mine[t * step]);
-  C sum = 0;
-  for (i64 j = lane; j < classes; j += 32) {{
-    if (j == t) continue;
-    const C apart = gap + to<C>(mine[j * step]), over = apart > C(0) ? apart : C(0), over_ = {power};
-    sum += {scaled};
-  }}
-#pragma unroll
-  for (int d = 16; d; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
-  if (lane == 0) out[row * out_step] = to<X>(sum / (C)classes);
-}}
-"""
-    numbers = (
-        *x.shape, *x.strides, target.strides[0], weight[0].strides[0] if weight else 0, out.strides[0],
-    )  # fmt: skip
-    guard = device.assertions.guard(launch.kernel.name, "target out of range")
-    tail = (*[i64(number) for number in numbers], packed_constant(float(margin)), guard)
-    return KernelProgram(text, blocks(x.shape[0], 8), 256, tail)
-
-
-def multilabel_margin_loss(launch: Launch, device: CudaDevice) -> KernelPlan:
-    """Return the kernel of multilabel_margin_loss. Operands out (N), x (N, C), target (N, C): labels up to the first
-    negative one. A block to each row.
-    """
-    (out,), (x, target) = launch.outputs, _metas(launch)
-    text = f"""{file("checked.cuh")}{_OVER_BLOCK}
-typedef {c_name(x.dtype)} X; typedef {c_name(computing(x.dtype))} C;
-extern "C" __global__ void __launch_bounds__(256) run(X* out, const X* x, const i64* target, u8* labelled,
-    i64 classes, i64 row_step, i64 step, i64 target_row, i64 target_step, i64 out_step, Guard guard) {{
-  const i64 row = blockIdx.x;
-  const X* const mine = x + row * row_step;
-  const i64* const labels = target + row * target_row;
-  u8* const flags = labelled + row * classes;
-  i64 first = classes;  // the place of the first negative label
-  for (i64 j = threadIdx.x; j < classes; j += 256) {{
-    const i64 t = labels[j * target_step];
-    if (t < -1 || t >= classes) guard.fail(t, classes, 1);
-    if (t < 0 && j < first) first = j;
-  }}
-  first = over_block(first, [](i64 a, i64 b) {{ return a < b ? a : b; }});
-  __shared__ i64 count;
-  if (threadIdx.x == 0) count = first;
-  __syncthreads();
-  for (i64 j = threadIdx.x; j < count; j += 256) {{
-    const i64 t = labels[j * target_step];
-    if (t < classes) flags[t] = 1;
-  }}
-  __syncthreads();
-  C sum = 0;
-  for (i64 j = 0; j < count; ++j) {{
-    const i64 t = labels[j * target_step];
-    if (t >= classes) continue;
-    const C gap = C(1) - to<C>(mine[t * step]);
-    for (i64 k = threadIdx.x; k < classes; k += 256) {{
-      const C over = gap + to<C>(mine[k * step]);
-      if (!flags[k] && over > C(0)) sum += over;
-    }}
-  }}
-  sum = over_block(sum, [](C a, C b) {{ return a + b; }});
-  if (threadIdx.x == 0) out[row * out_step] = to<X>(sum / (C)classes);
-}}
-"""
-    rows, classes = x.shape
-    numbers = (classes, *x.strides, *target.strides, out.strides[0])
-    guard = device.assertions.guard(launch.kernel.name, "argument #2 'target' is out of range")
-    work = WorkspaceLayout()
-    flags = work.take(rows * classes)
-    program = KernelProgram(text, (rows, 1, 1), 256, (*[i64(number) for number in numbers], guard))
-    return KernelPlan((Pass(program, ((0, 0), (1, 0), (2, 0), flags)),), work.nbytes, work.nbytes)
-
-
 # -- ctc_loss -------------------------------------------------------------------------------------------------------
 
 _NEAR = 1024  # states of a sample that fit in shared memory
@@ -306,7 +210,7 @@ def ctc_loss(launch: Launch, device: CudaDevice) -> KernelPlan:
     Operands: out (N), log_probs (T, N, C), targets (N, S) or concatenated, input lengths (N), target lengths (N).
     Params: (blank, ...).
     """
-    (out,), (probs, targets, given, wanted) = launch.outputs, _metas(launch)
+    (out,), (probs, targets, given, wanted) = launch.outputs, metas_of(launch)
     near = _states(targets) <= _NEAR
     work = WorkspaceLayout()
     rows = work.take(0 if near else 2 * _states(targets) * probs.shape[1] * probs.itemsize)
@@ -324,7 +228,7 @@ def ctc_loss_backward(launch: Launch, device: CudaDevice) -> KernelPlan:
     Operands: out (T, N, C), grad (N), log_probs (T, N, C), targets, both lengths (N), loss (N). Params: (blank, whether
     the gradient of an infinite loss is zero). The first state of a class sums the parts of all its states in order.
     """
-    (out,), (grad, probs, targets, given, wanted, loss) = launch.outputs, _metas(launch)
+    (out,), (grad, probs, targets, given, wanted, loss) = launch.outputs, metas_of(launch)
     times, batch, _ = probs.shape
     states = _states(targets)
     work = WorkspaceLayout()
@@ -347,7 +251,7 @@ def _states(targets: Meta) -> int:
 
 
 def _ctc_head(probs: Meta, targets: Meta, given: Meta, wanted: Meta) -> str:
-    return f"""{file("checked.cuh")}{_OVER_BLOCK}
+    return f"""{file("checked.cuh")}{OVER_BLOCK}
 typedef {c_name(probs.dtype)} C; typedef {c_name(targets.dtype)} Label;
 typedef {c_name(given.dtype)} Given; typedef {c_name(wanted.dtype)} Wanted;
 constexpr bool flat = {str(targets.ndim == 1).lower()};
