@@ -51,13 +51,15 @@ class Steps:
         ]
         self.trains = self.choice.random() < 0.4
         self.returns = self.choice.choice(["last", "all", "nested", "argument", "view"])
+        self.detaches = self.choice.random() < 0.6
         self.function = wrap(self.write())
         self.log: list[Any] = []
-        self.kept: list[Any] = []
+        self.kept: list[Any] = []  # the latest results, with their graphs
 
     def write(self) -> Callable[[Any, Any], Any]:
         """Return the function."""
         state, plan, trains, returns = self.state, self.plan, self.trains, self.returns
+        detaches = self.detaches
 
         def run(x: Any, y: Any) -> Any:
             values = [x, y]
@@ -67,11 +69,15 @@ class Steps:
             last = values[-1]
             if trains and torch.is_grad_enabled():
                 state.optimizer.zero_grad()
-                loss = state.layer(last.float()).square().mean()
+                output = state.layer(last.float())
+                loss = output.square().mean()
                 loss.backward()
                 state.optimizer.step()
-                last = last + loss.detach()
-            results = [t.detach() for t in (last, *values[2:])]
+                if detaches:
+                    last = last + loss.detach()
+                else:
+                    last, values = loss.view(1, 1), [x, y, output, *values[2:], output[1:].t(), loss]
+            results = [t.detach() if detaches else t for t in (last, *values[2:])]
             return {
                 "last": results[0], "all": tuple(results), "nested": {"a": [results[0], 3], "b": (None, results[-1])},
                 "argument": (x, results[0]), "view": (x[1:], results[0][:, 2:]),
@@ -105,15 +111,15 @@ class Steps:
             return
         shown: list[Any] = []
         collect(result, shown)
+        self.kept = shown
         self.log += [bits(t) for t in shown]
         self.log += [
-            bits(x),
-            bits(y),
-            x._version,
-            y._version,
-            bits(self.state.buffer),
-            self.state.buffer._version,
+            (t._version, [t is other for other in shown], describe_graph(t, self.state)) for t in shown
         ]
+        for t in shown:
+            if t.requires_grad and self.choice.random() < 0.3:
+                self.log.append(differentiate(t))
+        self.log += [(bits(t), t._version, t.requires_grad) for t in (x, y, self.state.buffer)]
         for t in (*self.state.layer.parameters(), *self.state.layer.buffers()):
             self.log += [bits(t), t._version, None if t.grad is None else bits(t.grad)]
         self.log.append(torch.cuda.get_rng_state().tolist())
@@ -147,6 +153,34 @@ class Steps:
         else:
             state.layer[0].weight.data = state.layer[0].weight.data.clone()
         return x, y
+
+
+def describe_graph(t: Any, state: State) -> list[Any]:
+    """Return the names of a result's nodes, with the numbers of the nodes and leaves that their edges lead to."""
+    if not t.requires_grad:
+        return []
+    leaves = {id(p): k for k, p in enumerate(state.layer.parameters())}
+    nodes, found = [t.grad_fn], [t.is_leaf, t.output_nr, t._base is None]
+    numbers = {t.grad_fn: 0}
+    for node in nodes:
+        for each, _ in () if node is None else node.next_functions:
+            if each is not None and each not in numbers:
+                numbers[each] = len(nodes)
+                nodes.append(each)
+        if node is not None:
+            of = getattr(node, "variable", None)
+            edges = [(numbers.get(each), index) for each, index in node.next_functions]
+            found.append((node.name(), edges, None if of is None else leaves.get(id(of), -1)))
+    return found
+
+
+def differentiate(t: Any) -> Any:
+    """Run backward from a result, and return its error."""
+    try:
+        t.sum().backward()
+    except RuntimeError as error:
+        return str(error)
+    return None
 
 
 def collect(value: Any, into: list[Any]) -> None:

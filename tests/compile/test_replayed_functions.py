@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from random_programs import observed
 from seeds import EXHAUSTIVE, session_seed
-from step_programs import Steps, observed_steps
+from step_programs import Steps, collect, observed_steps
 
 import flambeau as torch
 from flambeau.nn.replay.replayed_function import ReplayedFunction
@@ -375,6 +375,180 @@ def test_memory_stays_flat(gpu: Any) -> None:
     assert len(set(sizes[3:])) == 1
     torch.compiler.reset()
     assert torch.cuda.memory_allocated() < sizes[-1]
+
+
+# -- results that require grad ----------------------------------------------------------------------------
+
+
+def graph_names(t: Any) -> list[str]:
+    """Return the names of a result's nodes, in the order of a walk."""
+    nodes = [t.grad_fn]
+    for node in nodes:
+        nodes += [each for each, _ in node.next_functions if each is not None]
+    return [node.name() for node in nodes]
+
+
+def error_of_backward(t: Any) -> str:
+    with pytest.raises(RuntimeError) as error:
+        t.sum().backward()
+    return str(error.value)
+
+
+RESULTS: dict[str, Callable[[Any, Any], Any]] = {
+    "loss": lambda output, loss: loss,
+    "several": lambda output, loss: (loss, output, loss),
+    "views": lambda output, loss: {"row": output[0], "turned": output.t()[1:], "loss": loss.view(1)},
+    "parts": lambda output, loss: (*output.chunk(2), loss),
+    "without grad": lambda output, loss: (loss.detach(), output.detach()[1:], loss),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_of_freed_graphs_are_replayed(gpu: Any, name: str) -> None:
+    def run(wrap: Any) -> tuple[list[Any], Any]:
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.ReLU(), torch.nn.Linear(6, 4)).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def step(x: Any) -> Any:
+            optimizer.zero_grad()
+            output = net(x)
+            loss = torch.nn.functional.cross_entropy(output, torch.arange(4, device="cuda"))
+            loss.backward()
+            optimizer.step()
+            return RESULTS[name](output, loss)
+
+        called, log = wrap(step), []
+        for _ in range(6):
+            results: list[Any] = []
+            collect(called(fresh()), results)
+            log += [[t.tolist(), t._version, t.requires_grad, t.is_leaf, t.output_nr] for t in results]
+            for t in [t for t in results if t.requires_grad]:
+                base = t._base
+                log += [graph_names(t), error_of_backward(t), base is not None and base.tolist()]
+                t.retain_grad()  # later calls have other nodes
+                with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+                    torch.autograd.grad(t.sum(), list(net.parameters()))
+            log.append([p.grad.tolist() for p in net.parameters()])
+        return log, called
+
+    eager, _ = run(lambda function: function)
+    log, called = run(replayed)
+    assert log == eager
+    assert (counts(called).captures, counts(called).replays, counts(called).breaks) == (1, 4, [])
+
+
+def test_graphs_without_saved_tensors_are_differentiated_outside(gpu: Any) -> None:
+    def run(wrap: Any) -> list[Any]:
+        torch.manual_seed(0)
+        weight, scale = fresh().requires_grad_(), fresh()
+        called, log = wrap(lambda x: ((weight[1:] + x[1:]).t(), weight[0], scale * 2)), []
+        for _ in range(5):
+            shifted, row, doubled = called(fresh())
+            ((shifted * doubled[1:].t()).sum() + row.square().sum()).backward()
+            log += [weight.grad.tolist(), row._base is weight, graph_names(shifted), graph_names(row)]
+        if wrap is replayed:
+            assert counts(called).replays == 3
+        return log
+
+    assert run(replayed) == run(lambda function: function)
+
+
+def test_result_that_can_be_differentiated_is_not_replayed(gpu: Any) -> None:
+    weight = fresh(6, 6).requires_grad_()
+
+    def function(x: Any) -> Any:
+        loss = (x @ weight).square().mean()
+        loss.backward()
+        return {"loss": loss, "more": [(x @ weight).tanh()]}
+
+    called = replayed(function)
+    for _ in range(4):
+        weight.grad = None
+        result = called(fresh())
+        error_of_backward(result["loss"])
+        before = weight.grad.clone()
+        result["more"][0].sum().backward()
+        assert not torch.equal(weight.grad, before)
+    assert counts(called).replays == 0
+    (refusal,) = counts(called).breaks
+    assert str(refusal).startswith(
+        "its result['more'][0] requires grad: it can still be differentiated, because "
+    )
+
+
+def test_hooks_and_functions_in_the_graph_are_not_replayed(gpu: Any) -> None:
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad * 2
+
+    weight = fresh().requires_grad_()
+
+    def hooked(x: Any) -> Any:
+        loss = (weight * x).sum()
+        loss.register_hook(lambda grad: grad * 2)
+        loss.backward()
+        return loss
+
+    def custom(x: Any) -> Any:
+        loss = Double.apply(weight * x).sum()
+        loss.backward()
+        return loss
+
+    for function, reason in (
+        (hooked, "its graph has hooks at SumBackward0"),
+        (custom, "the node DoubleBackward"),
+    ):
+        weight.grad, called = None, replayed(function)
+        for _ in range(4):
+            x = fresh()
+            weight.grad = None
+            called(x)
+            assert torch.equal(weight.grad, x * 2)
+        assert reason in str(counts(called).breaks[0])
+
+
+def test_nodes_of_a_replay_belong_to_its_stream(gpu: Any) -> None:
+    weight, log = fresh().requires_grad_(), []
+    for called in (replayed(lambda x: weight + x), lambda x: weight + x):
+        for _ in range(4):
+            weight.grad, side, x = None, torch.cuda.Stream(), fresh()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                y = called(x)
+            x.record_stream(side)
+            y.backward(torch.ones_like(weight))
+            torch.cuda.current_stream().wait_stream(side)
+            log.append(weight.grad.tolist())
+    assert log[:4] == log[4:]
+
+
+def test_state_that_results_share_is_guarded(gpu: Any) -> None:
+    state = {"kept": fresh()}
+    called, x = replayed(lambda x: (state["kept"], state["kept"][1:], x * 2)), fresh()
+    for k in range(8):
+        if k == 4:
+            state["kept"] = fresh()
+        kept, part, _ = called(x)
+        assert torch.equal(kept, state["kept"])
+        assert torch.equal(part, state["kept"][1:])
+    assert counts(called).captures == 2
+
+
+def test_argument_that_becomes_part_of_a_graph_is_not_replayed(gpu: Any) -> None:
+    weight = fresh().requires_grad_()
+    called = replayed(lambda x: x.add_(weight).detach())
+    for _ in range(4):
+        x = fresh()
+        called(x)
+        x.sum().backward()
+    assert torch.equal(weight.grad, torch.full_like(weight, 4))
+    assert "in a way that autograd records" in str(counts(called).breaks[0])
 
 
 # -- what is not captured ---------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -39,8 +39,18 @@ class GradientEdge(NamedTuple):
 Grads = Sequence[Any]
 Hooks = OrderedDict[int, Callable[..., Any]]
 
-next_sequence = itertools.count().__next__  # the order of recording
+_sequences = itertools.count()
+next_sequence = _sequences.__next__  # the order of recording
 LEAF_SEQUENCE = 1 << 62  # a leaf's sequence: its gradient is accumulated as soon as it is complete
+
+
+def reserve_sequences(count: int) -> int:
+    """Take `count` consecutive numbers of the order of recording, at least one, and return the first.
+
+    One call takes them, so that no other thread gets one between.
+    """
+    (last,) = deque(itertools.islice(_sequences, count), maxlen=1)
+    return last - count + 1
 
 
 class NodeHooks:

@@ -106,7 +106,7 @@ def graph_storage(owner: Any, captured: Storage, stream: int) -> GraphStorage:
     )  # fmt: skip
     memory.block = memory.call = None
     memory.owner, memory.pinned = owner, False
-    memory.version = min(captured.version, 0)
+    memory.version = captured.version
     return memory
 
 

@@ -10,10 +10,12 @@ from typing import Any
 from flambeau.nn.replay.graph_results import Results
 from flambeau.nn.replay.python_state import PythonState
 from flambeau.nn.replay.recorded_capture import CaptureBreak, RecordedCapture, RecordedLaunch
+from flambeau.nn.replay.released_graphs import ReleasedGraph
 from flambeau.nn.replay.static_arguments import StaticArguments
 from flambeau.runtime import current
 from flambeau.runtime.context import Context
 from flambeau.runtime.graphs.graph import CUDAGraph
+from flambeau.tape.node import next_sequence
 from flambeau.tensor.storage import Storage
 from flambeau.tensor.tensor import Tensor
 
@@ -48,8 +50,11 @@ class CapturedCall:
         self.arguments = StaticArguments(leaves, moving, states)
         self._counters = list({id(t.counter): t.counter for t in states}.values())
         versions = [counter.version for counter in self._counters]
+        own = [t for t in (*states, *leaves) if isinstance(t, Tensor)]
+        histories = [t.history for t in own]
+        begin = next_sequence()
         self.arguments.copy_in(leaves)
-        self._capture = RecordedCapture(context, self.arguments)
+        self._capture = RecordedCapture(context, self.arguments, states)
         self.launches: list[RecordedLaunch] = self._capture.launches
         self.result: Any = None
         with self._capture.run():
@@ -63,9 +68,17 @@ class CapturedCall:
             for counter, before in zip(self._counters, versions, strict=True)
             if counter.version != before
         ]
-        self._finish(value, leaves, states)
+        recorded = [t for t, history in zip(own, histories, strict=True) if t.history is not history]
+        self._finish(value, leaves, states, ReleasedGraph(begin, states), recorded)
 
-    def _finish(self, value: Any, leaves: Sequence[Any], states: Sequence[Tensor]) -> None:
+    def _finish(
+        self,
+        value: Any,
+        leaves: Sequence[Any],
+        states: Sequence[Tensor],
+        graph: ReleasedGraph,
+        recorded: Sequence[Tensor],
+    ) -> None:
         """Launch the graph, and decide whether it can stand for further calls."""
         written = {id(counter) for counter, _ in self._writes}
         self.arguments.note_writes([t.memory for t in states if id(t.counter) in written])
@@ -73,9 +86,12 @@ class CapturedCall:
         changes = self.state.changes()
         put = [c for c in changes if isinstance(c[2], Tensor) and c[0].put is not None]
         self._puts = [(container, at) for container, at, _ in put]
-        self._results = Results(value, [t for _, _, t in put], leaves, known, self._capture.graph)
+        self._results = Results(value, [t for _, _, t in put], leaves, states, graph, self._capture.graph)
         known |= {id(x.memory): x.memory for x in leaves if isinstance(x, Tensor)}
         why = self._results.refusal or self._find_effect(changes, len(put)) or self._find_unknown(known)
+        if recorded and not why:
+            name = self.state.paths.get(id(recorded[0]), "an argument")
+            why = f"it changes {name} in place, in a way that autograd records"
         del changes, put
         why = why or self._find_escaped()
         if why:
@@ -88,10 +104,11 @@ class CapturedCall:
             for m in known.values()
             if m.context is self._context and m.stream != m.context.default_stream.handle
         ]
-        self.state.keep_addresses(self._accesses)
+        storages = self._results.guarded_storages()
+        self.state.keep_addresses(lambda t: id(t.memory) in storages or self._accesses(t))
         self._results.release()
         del value
-        self.result = self._launch_and_build(leaves)
+        self.result = self._launch_and_build(leaves, counted=True)
         self.arguments.release()
 
     @property
@@ -151,17 +168,12 @@ class CapturedCall:
         handle = current.local.streams[self._context.index].handle
         for memory in self._foreign:
             memory.used_on(handle)
-        result = self._launch_and_build(leaves)
-        if not counted:
-            for counter, change in self._writes:
-                counter.version += change
-            self.arguments.count_writes(leaves)
-        return result
+        return self._launch_and_build(leaves, counted)
 
     def compare(self, run: Callable[[], Any], leaves: Sequence[Any]) -> str:
         """Run the Python code of a call in a capture. Return "" if its launches are those of the graph."""
         arguments = StaticArguments(leaves, set(), ())
-        capture = RecordedCapture(self._context, arguments)
+        capture = RecordedCapture(self._context, arguments, list(self.state.tensors.values()))
         with capture.run():
             run()
         if capture.refusal is not None:
@@ -184,12 +196,16 @@ class CapturedCall:
         self._capture.graph.replay()
         self.arguments.copy_back(leaves)
 
-    def _launch_and_build(self, leaves: Sequence[Any]) -> Any:
+    def _launch_and_build(self, leaves: Sequence[Any], counted: bool) -> Any:
         results = self._results
         if results.must_wait():
             self._context.synchronize()
         results.expire_assigned()
         self._launch(leaves)
+        if not counted:
+            for counter, change in self._writes:
+                counter.version += change
+            self.arguments.count_writes(leaves)
         value, assigned = results.build(leaves, current.local.streams[self._context.index].handle)
         for (container, at), t in zip(self._puts, assigned, strict=True):
             self.state.assign(container, at, t)

@@ -35,6 +35,18 @@ def flatten(value: Any, leaves: list[Any]) -> Nesting | None:
     return None
 
 
+def name_leaves(nesting: Nesting | None) -> list[str]:
+    """Return how a program reaches each leaf of a value, such as "['loss'][0]"; "" for the value itself."""
+    if nesting is None:
+        return [""]
+    keys = nesting.keys or range(len(nesting.parts))
+    return [
+        f"[{key!r}]{rest}"
+        for key, part in zip(keys, nesting.parts, strict=True)
+        for rest in name_leaves(part)
+    ]
+
+
 def rebuild(nesting: Nesting | None, leaves: Sequence[Any]) -> Any:
     """Return the value with this nesting and these leaves."""
     return _rebuild(nesting, iter(leaves))

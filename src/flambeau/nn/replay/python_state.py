@@ -206,7 +206,7 @@ class PythonState:
             self._guard_dict("", space, sorted(names))
         while self._queue:
             self._walk(*self._queue.popleft())
-        leaves = [t for t in self.tensors.values() if with_gradients and _leaf(t) is not None]
+        leaves = [t for t in self.tensors.values() if with_gradients and leaf_of(t) is not None]
         self._add_leaves(leaves)
         self._empty = [c.sized for c in self.containers if not c.values and c.sized is not None]
         self._filled = [c for c in self.containers if c.values or c.sized is None]
@@ -465,7 +465,7 @@ def is_expired(t: Tensor) -> bool:
     return isinstance(t.memory, GraphStorage) and t.memory.call is not None
 
 
-def _leaf(t: Tensor) -> Leaf | None:
+def leaf_of(t: Tensor) -> Leaf | None:
     """Return the node of a tensor that accumulates a gradient; None for others."""
     node = None if t.history is None or t.history.base is not None else t.history.node
     return node if isinstance(node, Leaf) else None

@@ -7,23 +7,30 @@ Rule: While a call is captured, the contexts' drivers are `RecordingDriver`s. Be
 they end the capture and launch what it contains. The rest of the function runs eagerly on the captured stream.
 Consequences: The call has the results and side effects of eager code whatever it does. Driver calls that the protocol
 gains leave the capture until they are named here.
+
+# Note [Leaves of a capture]
+Problem: A result of an earlier call, such as a loss that the program keeps, holds the nodes of leaves on the current
+stream. A capture runs on another stream, so backward would record an event to add gradients there.
+Rule: The capture's stream stands for the current one: leaves of that stream belong to the capture's while it lasts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from flambeau.core.callsite import Site, caller, place
 from flambeau.core.flags import flags
 from flambeau.driver.api import Executable, Launcher
+from flambeau.nn.replay.python_state import leaf_of
 from flambeau.nn.replay.static_arguments import StaticArguments
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.graphs.graph import CUDAGraph
 from flambeau.runtime.hooks import capture_breaks, launch_deferral
 from flambeau.runtime.streams.stream import Stream
+from flambeau.tensor.tensor import Tensor
 
 # Driver calls that a capture allows and does not record.
 _ALLOWED = frozenset(
@@ -92,14 +99,21 @@ class CaptureBreak(NamedTuple):
 class RecordedCapture:
     """The capture of one call of a function on a separate stream.
 
+    Args:
+        context: The device.
+        arguments: The function's arguments.
+        tensors: The other tensors that guards compare. See Note [Leaves of a capture].
+
     Attributes:
         graph: The graph; it contains the call once `run` has returned without a refusal.
         launches: The commands, in their order.
         refusal: Why the capture was left; None if it contains the whole call.
     """
 
-    def __init__(self, context: Context, arguments: StaticArguments) -> None:
-        self.context, self._arguments = context, arguments
+    def __init__(
+        self, context: Context, arguments: StaticArguments, tensors: Collection[Tensor] = ()
+    ) -> None:
+        self.context, self._arguments, self._tensors = context, arguments, tensors
         self.graph = CUDAGraph()
         self.launches: list[RecordedLaunch] = []
         self.refusal: CaptureBreak | None = None
@@ -115,6 +129,9 @@ class RecordedCapture:
         outer, index = current.local.streams[self.context.index], self.context.index
         self._stream.wait_stream(outer)
         current.local.streams[index] = self._stream
+        leaves = [leaf for t in self._tensors if (leaf := leaf_of(t)) is not None and leaf.stream == outer]
+        for leaf in leaves:
+            leaf.stream = self._stream
         drivers = _record_drivers()
         flags.recorded = True
         try:
@@ -135,6 +152,10 @@ class RecordedCapture:
             for context, inner in drivers:
                 context.driver = inner
             current.local.streams[index] = outer
+            self._tensors = ()
+            for leaf in leaves:
+                if leaf.stream is self._stream:
+                    leaf.stream = outer
             if self.refusal is not None:
                 outer.wait_stream(self._stream)
                 self._stream.synchronize()  # the graph and its memory are freed with this object
