@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,13 +27,16 @@ def launches() -> Iterator[list[str]]:
     known = {plan: plan.launch for plan in engine.plans.values() if plan.executable}
     for plan, launch in known.items():
         plan.launch = noted(plan.executable, launch)
-    launchers = {driver: driver.launcher for driver in (HostDriver, VirtualDriver)}
+    drivers: list[Any] = [HostDriver, VirtualDriver]
+    if "flambeau.driver.cuda.driver" in sys.modules:
+        drivers.append(sys.modules["flambeau.driver.cuda.driver"].CudaDriver)
+    launchers = {driver: driver.launcher for driver in drivers}
     for driver, launcher in launchers.items():
-        driver.launcher = _noting(noted, launcher)  # type: ignore[method-assign]
+        driver.launcher = _noting(noted, launcher)
     try:
         yield names
     finally:
         for driver, launcher in launchers.items():
-            driver.launcher = launcher  # type: ignore[method-assign]
+            driver.launcher = launcher
         for plan, launch in known.items():
             plan.launch = launch

@@ -82,8 +82,9 @@ def test_products_write_the_scores_to_memory_and_the_kernel_does_not() -> None:
             with flambeau.nn.attention.sdpa_kernel(getattr(flambeau.nn.attention.SDPBackend, name)):
                 flambeau.nn.functional.scaled_dot_product_attention(q, k, v)
             peaks[name] = cuda.max_memory_allocated() - before
-        # the result in 16 bits, and a logarithm in 32 for each query, as PyTorch's kernels return
-        assert peaks["FLASH_ATTENTION"] == peaks["EFFICIENT_ATTENTION"] == 256 * 16 * 2 + 256 * 4
+        # the result in 16 bits, and a logarithm in 32 for each query, as PyTorch's kernels return; three blocks of 512
+        # bytes for what they take while they run: a seed, an offset and a flag
+        assert peaks["FLASH_ATTENTION"] == peaks["EFFICIENT_ATTENTION"] == 256 * 16 * 2 + 256 * 4 + 3 * 512
         assert peaks["MATH"] > 256 * 256 * 4
 
 
