@@ -419,9 +419,9 @@ def test_results_of_freed_graphs_are_replayed(gpu: Any, name: str) -> None:
             return RESULTS[name](output, loss)
 
         called, log = wrap(step), []
-        for _ in range(6):
+        for x in [fresh() for _ in range(6)]:  # at different addresses
             results: list[Any] = []
-            collect(called(fresh()), results)
+            collect(called(x), results)
             log += [[t.tolist(), t._version, t.requires_grad, t.is_leaf, t.output_nr] for t in results]
             for t in [t for t in results if t.requires_grad]:
                 base = t._base
@@ -443,8 +443,8 @@ def test_graphs_without_saved_tensors_are_differentiated_outside(gpu: Any) -> No
         torch.manual_seed(0)
         weight, scale = fresh().requires_grad_(), fresh()
         called, log = wrap(lambda x: ((weight[1:] + x[1:]).t(), weight[0], scale * 2)), []
-        for _ in range(5):
-            shifted, row, doubled = called(fresh())
+        for x in [fresh() for _ in range(5)]:
+            shifted, row, doubled = called(x)
             ((shifted * doubled[1:].t()).sum() + row.square().sum()).backward()
             log += [weight.grad.tolist(), row._base is weight, graph_names(shifted), graph_names(row)]
         if wrap is replayed:
