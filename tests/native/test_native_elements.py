@@ -23,6 +23,7 @@ from flambeau.driver.api import Expression, Launch, NativeBody
 from flambeau.driver.host.kernels.native import bodies, build, elements, generator
 from flambeau.driver.host.kernels.native import library as libraries
 from flambeau.driver.host.kernels.native.library import KernelLibrary
+from flambeau.driver.host.kernels.native.names import EXTREMES, FLOAT_CALLS
 from flambeau.ops.copy import copy
 from flambeau.ops.op import table
 from flambeau.testing.operators import Layout, plain, reversed_dims, tensor_of, with_gaps
@@ -72,13 +73,12 @@ def compare(found: Array, want: Array, launch: Launch, arrays: list[Any]) -> Non
         return
     form = launch.kernel.cuda
     assert isinstance(form, Expression)
-    text = elements.expression_text(launch, form)
     with np.errstate(invalid="ignore"):
         one, other = (x.astype(np.float64) for x in (found, want))
-    words = set(re.findall(r"\w+", text))
-    if not words & {*generator._FLOAT_CALLS, "sqrt_"}:
+    words = set(re.findall(r"\w+", elements.expression_text(launch, form)))
+    if not words & {*FLOAT_CALLS, "sqrt_"}:
         np.testing.assert_array_equal(one, other)
-        if not words & {"greater", "lesser", "fmax_", "fmin_"}:  # NumPy returns either of two zeros
+        if not words & {*EXTREMES}:  # NumPy returns either of two zeros
             np.testing.assert_array_equal(np.signbit(one[one == one]), np.signbit(other[one == one]))
         return
     finite = np.isfinite(one) & np.isfinite(other)

@@ -108,21 +108,36 @@ class NativeBody:
             are tensors.
     """
 
-    __slots__ = ("_layouts", "_reference", "run_at")
+    __slots__ = ("_launch", "_layouts", "run_at")
 
     def __init__(self, launch: Launch, run_at: Callable[[Sequence[int], Sequence[Any]], None]) -> None:
         self.run_at = run_at
         self._layouts = [(meta.shape, meta.byte_strides) for meta in launch.operands]
-        self._reference = launch
+        self._launch = launch
 
     def __call__(self, outputs: list[Any], inputs: list[Any]) -> None:
-        """Run on arrays. Arrays in another layout than the launch states are left to the reference implementation."""
+        """Run on arrays. For arrays in another layout than the launch states, run the body of their layouts."""
         arrays = [*outputs, *[x for x in inputs if isinstance(x, np.ndarray)]]
         if [(x.shape, x.strides) for x in arrays] != self._layouts:
-            self._reference.kernel.host(self._reference)(outputs, inputs)
+            host_body(self._launch.with_(**_operands_as(self._launch, outputs, inputs)))(outputs, inputs)
             return
         scalars = [x for x in inputs if not isinstance(x, np.ndarray)]
         self.run_at([address_of(x) for x in arrays], scalars)
+
+
+def _operands_as(launch: Launch, outputs: Sequence[Any], inputs: Sequence[Any]) -> dict[str, Any]:
+    """Return the outputs and inputs of a launch in the layouts of arrays."""
+
+    def laid(stated: Any, x: Any) -> Any:
+        if not isinstance(stated, Meta):
+            return stated
+        strides = tuple([step // stated.itemsize for step in x.strides])
+        return Meta.of(x.shape, strides, stated.dtype, stated.device)
+
+    return {
+        "outputs": tuple(map(laid, launch.outputs, outputs)),
+        "inputs": tuple(map(laid, launch.inputs, inputs)),
+    }
 
 
 AUTOCAST = "autocast"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import struct
 from collections.abc import Sequence
 from itertools import pairwise
@@ -15,6 +16,8 @@ from flambeau.driver.api import Expression, Launch, NativeBody
 from flambeau.driver.host.kernels.native.library import KernelLibrary
 from flambeau.driver.host.kernels.native.names import (
     COMPUTED,
+    EXTREMES,
+    FLOAT_CALLS,
     TYPES,
     ElementKernel,
     constant_types,
@@ -122,6 +125,12 @@ def body(library: KernelLibrary, launch: Launch, form: Expression) -> NativeBody
             operands = _PlanBuilder(library, dims, places, mask, *chains(launch, form))
             return _native(library, launch, operands.plan(function, form.constants(launch)))
     return None
+
+
+def has_numpys_bits(launch: Launch, form: Expression) -> bool:
+    """Return True if a kernel and the reference implementation of a formula compute the same bits."""
+    words = re.findall(r"\w+", expression_text(launch, form) + form.functions)
+    return not set(words) & {*FLOAT_CALLS, *EXTREMES, "sqrt_"}
 
 
 def _places(launch: Launch) -> list[int | None]:

@@ -56,7 +56,7 @@ def body(library: KernelLibrary, launch: Launch, form: Fold) -> NativeBody | Non
     kernel = kernel_of(launch, form)
     source, out = launch.inputs[0], launch.outputs[0]
     assert isinstance(source, Meta)
-    if kernel is None or not library.find(f"{kernel.symbol}_lift") or not source.numel or not _is_dense(out):
+    if kernel is None or not library.find(f"{kernel.symbol}_lift") or not source.numel or not out.contiguous:
         return None
     axes = _axes(source, form.dims(launch))
     before, after = [source.dtype, *form.steps(launch)], [kernel.output, out.dtype]
@@ -84,10 +84,6 @@ def _axes(source: Meta, dims: Sequence[int]) -> tuple[int, int, int] | None:
     outer = math.prod([shape[d] for d in kept if d < reduced[0]])
     inner = math.prod([shape[d] for d in kept if d > reduced[-1]])
     return (outer, math.prod([shape[d] for d in reduced]), inner) if inner == 1 or inner >= _NARROW else None
-
-
-def _is_dense(out: Meta) -> bool:
-    return out.contiguous
 
 
 def _plan(

@@ -24,6 +24,7 @@ from flambeau.driver.host.kernels.native import folds, lists
 from flambeau.driver.host.kernels.native.elements import kernel_of
 from flambeau.driver.host.kernels.native.library import PRELUDE, digest
 from flambeau.driver.host.kernels.native.names import (
+    FLOAT_CALLS,
     TYPES,
     ElementKernel,
     FoldKernel,
@@ -40,22 +41,6 @@ _SCALAR_CALLS = (
     "fmod_any", "quotient_trunc", "gcd_", "lcm_", "digamma_", "sinc_", "nextafter_",
 )  # fmt: skip
 """Functions of prelude.cuh that compilers do not vectorize, or that divide integers, which CPUs refuse for zeros."""
-
-_FLOAT_CALLS = (
-    "exp_",
-    "exp2_",
-    "expm1_",
-    "log_",
-    "log2_",
-    "log1p_",
-    "tanh_",
-    "erf_",
-    "sigmoid_",
-    "log_add",
-    "log_add2",
-)
-"""Functions that include/cpu.h vectorizes for float alone."""
-
 
 _NAMES = ascii_lowercase.replace("i", "")  # i is the element's index, as in the CUDA forms
 
@@ -119,7 +104,7 @@ def is_vectorized(kernel: ElementKernel) -> bool:
     words = set(re.findall(r"\w+", kernel.text + kernel.functions))
     if words & set(_SCALAR_CALLS):
         return False
-    return kernel.inputs[0] is float32 or not words & set(_FLOAT_CALLS)
+    return kernel.inputs[0] is float32 or not words & set(FLOAT_CALLS)
 
 
 def _launches(op: Op, kind: dtype) -> Iterator[Launch]:
@@ -185,7 +170,7 @@ def fold_kernels() -> list[FoldKernel]:
         if isinstance(form, Fold):
             for launch in [launch for kind in op.dtypes if kind in TYPES for launch in _launches(op, kind)]:
                 kernel = folds.kernel_of(launch, form)
-                if kernel is not None and not set(re.findall(r"\w+", kernel.join)) & set(_FLOAT_CALLS):
+                if kernel is not None and not set(re.findall(r"\w+", kernel.join)) & set(FLOAT_CALLS):
                     found[kernel.symbol] = kernel
     return list(found.values())
 

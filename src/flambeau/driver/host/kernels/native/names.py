@@ -31,6 +31,14 @@ TYPES = {
 COMPUTED = (bool_, int32, int64, float32, float64)
 """The dtypes that kernels compute in. Others are converted to one of them."""
 
+FLOAT_CALLS = (
+    "exp_", "exp2_", "expm1_", "log_", "log2_", "log1p_", "tanh_", "erf_", "sigmoid_", "log_add", "log_add2",
+)  # fmt: skip
+"""Functions of prelude.cuh that include/cpu.h approximates, and vectorizes for float alone."""
+
+EXTREMES = ("greater", "lesser", "fmax_", "fmin_")
+"""Functions of prelude.cuh that select one of two zeros, where NumPy may return the other."""
+
 
 class ElementKernel(Value):
     """A kernel of elements.

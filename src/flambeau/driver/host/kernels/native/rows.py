@@ -70,8 +70,12 @@ def body(library: KernelLibrary, launch: Launch, form: Routine) -> NativeBody | 
     if given is None or not out.numel or not _is_supported(launch):
         return None
     name = form.builder.partition(":")[2]
-    function = library.rows(f"rows_{name}_{TYPES[out.dtype]}")
     length = math.prod(out.shape[out.ndim - given.ndim :])
+    whole = 2 if name.endswith("_backward") else 1  # inputs of all rows; others have the elements of one
+    sizes = [x.numel for x in launch.inputs if isinstance(x, Meta)]
+    if sizes[:whole] != [out.numel] * whole or any(size != length for size in sizes[whole:]):
+        return None
+    function = library.rows(f"rows_{name}_{TYPES[out.dtype]}")
     has = sum([1 << k for k, present in enumerate(given.given) if present])
     plan = _RowsPlan(out.numel // length, length, has, given.eps)
     address, pack = ctypes.addressof(plan), struct.Struct(f"<{len(launch.operands)}Q").pack
