@@ -28,6 +28,7 @@ from flambeau.driver.host.kernels.native.names import (
 
 _DIMS, _OPERANDS, _STEPS, _CONSTANTS = 8, 9, 4, 8  # as in include/elements.h
 _SHORT = 8  # a line of fewer elements takes longer than NumPy's loop over another dimension
+_CHECKED = ("binary_cross_entropy",)  # kernels whose reference implementation raises for some values
 Chain = tuple[dtype, ...]
 """The dtypes that an element has one after the other."""
 
@@ -63,6 +64,7 @@ def kernel_of(launch: Launch, form: Expression, uniform: Sequence[bool]) -> Elem
         not supported
         or form.indexed
         or form.header
+        or launch.kernel.name in _CHECKED
         or len(constants) > _CONSTANTS
         or len(inputs) >= _OPERANDS
     ):
