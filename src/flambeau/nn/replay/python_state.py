@@ -18,9 +18,9 @@ import inspect
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
-from operator import attrgetter, is_
+from operator import attrgetter, is_, itemgetter
 from typing import Any
 
 from flambeau.core.callsite import is_program, is_standard_file
@@ -276,11 +276,10 @@ class PythonState:
 
     def _guard_dict(self, path: str, space: Any, only: Sequence[str] | None = None) -> None:
         if only is not None:
-            get = space.get
             names = list(only)
             self._guard(
                 path,
-                lambda: [get(name, _MISSING) for name in names],
+                _reader_of(space, names),
                 names,
                 lambda at, value: space.__setitem__(names[at], value),
             )
@@ -319,8 +318,7 @@ class PythonState:
         for base in cls.__mro__:
             if _is_program_module(base.__module__):
                 names = [n for n in vars(base) if n in self._names]
-                get = vars(base).get
-                self._guard(f"{path}.", lambda get=get, names=names: [get(n) for n in names], names)  # type: ignore[misc]
+                self._guard(f"{path}.", _reader_of(vars(base), names), names)
 
     def _guard_object(self, path: str, value: Any) -> None:
         self._queue.append((type(value).__name__, type(value)))
@@ -469,6 +467,21 @@ def leaf_of(t: Tensor) -> Leaf | None:
     """Return the node of a tensor that accumulates a gradient; None for others."""
     node = None if t.history is None or t.history.base is not None else t.history.node
     return node if isinstance(node, Leaf) else None
+
+
+def _reader_of(space: Mapping[str, Any], names: Sequence[str]) -> Callable[[], Collection[Any]]:
+    """Return a function that returns the values of `names` now."""
+    get, pick = space.get, itemgetter(*names) if len(names) > 1 else None
+
+    def read() -> Collection[Any]:
+        if pick is not None:
+            try:
+                return pick(space)  # type: ignore[no-any-return]  # of several names: a tuple
+            except KeyError:
+                pass
+        return [get(name, _MISSING) for name in names]
+
+    return read
 
 
 def _read_all(get: Callable[[Any], Any], leaves: Sequence[Tensor]) -> list[Any]:
