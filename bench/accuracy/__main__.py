@@ -167,7 +167,7 @@ def compare(path: Path, profile: str, part: str, only: str) -> None:
     for name in [*FAMILIES, *dict.fromkeys(f.kind for f in FAMILIES.values())]:
         print_row(name, [r for r in rows if name in (r[0].name, r[0].kind)])
     print()
-    for family, row, found, ratio, _ in sorted(rows, key=lambda r: abs(math.log(r[3])))[-40:]:
+    for family, row, found, ratio, _ in sorted(rows, key=lambda r: spread_of(r[3]))[-40:]:
         times = f"{row['ns'] / 1e3:11.1f} us, simulated {found['ns'] / 1e3:11.1f}"
         print(f"{ratio:8.2f}  {times}  {family.name} {row['params']}")
 
@@ -205,12 +205,17 @@ def write_page() -> None:
     page.write_page(data, other, RESULTS.parents[2] / "docs")
 
 
+def spread_of(ratio: float) -> float:
+    """Return how many times a simulated time is too long or too short; infinity for no time."""
+    return max(ratio, 1 / ratio) if ratio else math.inf
+
+
 def print_row(name: str, rows: Sequence[Any]) -> None:
     if not rows:
         return
     ratios = [row[3] for row in rows]
     errors = [abs(ratio - 1) for ratio in ratios]
-    spread = [max(ratio, 1 / ratio) for ratio in ratios]
+    spread = [spread_of(ratio) for ratio in ratios]
     shares = [sum(s <= 1.5 for s in spread), sum(s > 3 for s in spread), sum(row[4] for row in rows)]
     print(
         f"{name:24}{len(rows):7}{statistics.median(errors):14.1%}"

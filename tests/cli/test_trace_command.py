@@ -76,7 +76,8 @@ def test_the_page_holds_the_run(written: Path) -> None:
         "fix"
     ]
     assert [(r["text"], r["depth"]) for r in data["ranges"]] == [("forward & back", 0)]
-    assert max(data["memory"]["0"]["used"]) == (12 << 20) + 4
+    partial = 128 * 4 + 4  # what the sum's blocks leave, and how many are done
+    assert max(data["memory"]["0"]["used"]) == (12 << 20) + 4 + partial
     assert {data["kinds"][kind] for kind in data["arrows"]["kind"]} == {"wait", "sync"}
 
 
