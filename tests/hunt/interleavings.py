@@ -1,4 +1,4 @@
-"""Runs of a program of two host threads in a chosen order of its steps, which locks that no detector sees enforce."""
+"""Runs of a program of two host threads in a chosen order of its units, which locks that no detector sees enforce."""
 
 import _thread
 import linecache
@@ -8,11 +8,21 @@ import flambeau as torch
 from flambeau.testing.soundness.executor import FILE, _threads_that_fail, _torch
 
 
+def units(program):
+    """Return the places that threads may be stopped after, with their steps: a step or, of an autocast block, each
+    inner step and the exit.
+    """
+    for at, step in enumerate(program.steps):
+        if step.operation == "autocast":
+            yield from (((at, inner), step) for inner in range(len(step.inner)))
+        yield (at,), step
+
+
 def predecessors(program):
-    """Return step -> the steps that must be before it: of its thread, and those whose messages it waits for."""
+    """Return unit -> the units that must be before it: of its thread, and those whose messages it waits for."""
     before, last, puts, gets = defaultdict(set), {}, defaultdict(list), Counter()
     special = {}
-    for at, step in enumerate(program.steps):
+    for at, (_, step) in enumerate(units(program)):
         what, queue = step.operation, step.arguments[0] if step.arguments else None
         before[at] |= {last[step.host]} if step.host in last else {special["start"]} if step.host else set()
         last[step.host] = at
@@ -30,9 +40,9 @@ def predecessors(program):
 
 
 def draw_order(program, rng):
-    """Return a random order of the steps that the threads of a program may run in; often one thread is far ahead."""
+    """Return a random order of the units that the threads of a program may run in; often one thread is far ahead."""
     before, order = predecessors(program), []
-    left = {host: [at for at, step in enumerate(program.steps) if step.host == host] for host in (0, 1)}
+    left = {host: [at for at, (_, step) in enumerate(units(program)) if step.host == host] for host in (0, 1)}
     ahead = rng.choice((0, 0.2, 0.5, 0.8, 1))
     while any(left.values()):
         ready = [host for host, steps in left.items() if steps and before[steps[0]] <= {*order}]
@@ -42,14 +52,14 @@ def draw_order(program, rng):
 
 
 class Turns:
-    """The function that a program calls after each of its steps (-1: before the second thread's first step).
+    """The function that a program calls after each of its units (-1: before the second thread's first one).
 
-    It returns when the thread's next step has its turn.
+    It returns when the thread's next unit has its turn.
     """
 
     def __init__(self, program, order):
         self._following, last = {}, {1: -1}
-        for at, step in enumerate(program.steps):
+        for at, (_, step) in enumerate(units(program)):
             if step.host in last:
                 self._following[last[step.host]] = at
             last[step.host] = at
@@ -67,8 +77,8 @@ class Turns:
 
 
 def run(program, order):
-    """Run a program in an order of its steps; return its certificate, its output and the error, if there is one."""
-    text, _ = program.script({at: f"turns({at})" for at in range(len(program.steps))})
+    """Run a program in an order of its units; return its certificate, its output and the error, if there is one."""
+    text, _ = program.script({place: f"turns({at})" for at, (place, _) in enumerate(units(program))})
     text = text.replace("def body():\n", "def body():\n    turns(-1)\n")
     linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
     printed, problem = [], ""

@@ -4,13 +4,16 @@ Each day has other programs (`seeds.py`); a failure names the seed.
 """
 
 import random
+import sys
 
+import pytest
 from interleavings import draw_order, run
 from seeds import EXHAUSTIVE, session_seed
 
+from flambeau.testing.soundness.executor import Executor
 from flambeau.testing.soundness.generator import generate
 
-PROGRAMS, ORDERS = (3000, 12) if EXHAUSTIVE else (40, 5)
+PROGRAMS, ORDERS, RUNS = (3000, 12, 700) if EXHAUSTIVE else (40, 5, 8)
 
 
 def test_all_orders_of_two_threads_have_one_verdict():
@@ -24,3 +27,14 @@ def test_all_orders_of_two_threads_have_one_verdict():
         assert len(verdicts) == 1, f"program {seed}:\n{program.source}\n{texts}"
         if verdicts == {True}:
             assert len({repr(values) for _, values, _ in results}) == 1, f"program {seed}:\n{program.source}"
+
+
+@pytest.mark.parametrize("interval", [5e-3, 1e-4, 1e-6])
+def test_autocast_blocks_have_one_verdict_at_any_switch_interval(interval):
+    executor, before = Executor(generate("7:167")), sys.getswitchinterval()
+    sys.setswitchinterval(interval)
+    try:
+        certificates = [executor.run("earliest", "warn").certificate for _ in range(RUNS)]
+    finally:
+        sys.setswitchinterval(before)
+    assert not any(certificate.race_free for certificate in certificates)

@@ -66,6 +66,12 @@ class Casts:
                     found = self._kept[key] = (weight, _launch(weight_cast, weight, (to, weight.meta.shape)))
         return found[1]
 
+    def list_casts(self) -> list[tuple[Tensor, dtype]]:
+        """Return the weights of the cached casts, with the target dtypes, without weights that have changed since."""
+        with self._lock:
+            kept = [(weight, to, version) for (_, to, version), (weight, _) in self._kept.items()]
+        return [(weight, to) for weight, to, version in kept if version == weight.counter.version]
+
     def clear(self) -> None:
         with self._lock:
             self._kept.clear()

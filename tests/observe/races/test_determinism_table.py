@@ -196,6 +196,21 @@ def threads_that_draw():
     torch.cuda.synchronize()
 
 
+def threads_that_autocast():
+    go, weight = gate(), torch.ones(8, 8, device="cuda", requires_grad=True)
+
+    def use():
+        with torch.autocast("cuda"):
+            weight.matmul(weight.detach()).matmul(weight)
+
+    def leave():
+        with torch.autocast("cuda"):
+            pass
+
+    in_threads(before(go, use), after(go, leave))
+    torch.cuda.synchronize()
+
+
 def threads_with_unseen_synchronization():
     x, go = zeros(), gate()
     torch.cuda.synchronize()

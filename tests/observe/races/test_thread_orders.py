@@ -17,6 +17,14 @@ def ones():
     return torch.ones(1024, device="cuda")
 
 
+class Gate:
+    """An event that no detector sees."""
+
+    def __init__(self):
+        self.lock = gate()
+        self.set, self.wait = self.lock.release, self.lock.acquire
+
+
 class Shared:
     """The streams, the tensor and the host objects that both threads of a case use."""
 
@@ -25,12 +33,22 @@ class Shared:
         self.event, self.told, self.work = torch.cuda.Event(), threading.Event(), queue.Queue()
         self.held = [ones()]
         self.kept = []
+        self.weight, self.other = [
+            torch.full((8, 8), 0.5, device="cuda", requires_grad=True) for _ in range(2)
+        ]
 
     def use(self, stream):
         """Use the tensor on another stream, in order."""
         stream.wait_stream(torch.cuda.default_stream())
         with torch.cuda.stream(stream):
             self.kept.append(self.held[0] + 1)
+
+    def cast(self, weight, stream, times=1):
+        """Use a weight several times on a stream."""
+        on, weight = getattr(self, stream), getattr(self, weight)
+        on.wait_stream(torch.cuda.default_stream())
+        with torch.cuda.stream(on):
+            self.kept.extend(weight @ weight.detach() for _ in range(times))
 
     def allocate(self):
         self.kept.append(ones())
@@ -142,6 +160,60 @@ def clears(shared):
     shared.told.clear()
 
 
+def casts(weight, times=1, stream="a", **options):
+    """Return a step that uses a weight several times in an autocast block."""
+
+    def step(shared):
+        with torch.autocast("cuda", **options):
+            shared.cast(weight, stream, times)
+
+    return step
+
+
+def casts_in_two_blocks(shared):
+    casts("weight")(shared)
+    casts("weight")(shared)
+
+
+def casts_again_in_the_second_block(shared):
+    casts("weight")(shared)
+    casts("weight", 2)(shared)
+
+
+def enters_autocast(shared):
+    """Enter a block that the thread leaves while the other one runs."""
+    shared.block = torch.autocast("cuda")
+    shared.block.__enter__()
+    shared.cast("weight", "a")
+
+
+def leaves_and_casts(shared):
+    shared.block.__exit__(None, None, None)
+    casts("weight")(shared)
+
+
+def casts_and_leaves(shared):
+    shared.cast("weight", "a")
+    shared.block.__exit__(None, None, None)
+
+
+def changes_a_weight(shared):
+    with torch.autocast("cuda"), torch.no_grad():
+        shared.cast("weight", "a")
+        with torch.cuda.stream(shared.a):
+            shared.weight.add_(1)
+        shared.cast("weight", "a")
+
+
+def autocasts(shared):
+    with torch.autocast("cuda"):
+        pass
+
+
+def clears_casts(shared):
+    torch.clear_autocast_cache()
+
+
 def nothing(shared):
     pass
 
@@ -163,7 +235,8 @@ def record_first(shared):
     records(shared)
 
 
-CASES = {  # before the start, in the starting thread, in the new thread: is it certified?
+CLEARED, SHARED = "autocast's cache of casts is cleared", "autocast's cast of a weight is used"
+CASES = {  # before the start, in the starting thread, in the new thread: is it certified, or why not?
     "a free beside an allocation": (use_on_side, frees, allocates, False),
     "a free beside an allocation, in the other threads": (use_on_side, allocates, frees, False),
     "a free beside an allocation that nothing writes": (use_on_side, frees, only_allocates, False),
@@ -184,6 +257,19 @@ CASES = {  # before the start, in the starting thread, in the new thread: is it 
     "random numbers of the CPU": (nothing, draws_on_the_cpu, draws_on_the_cpu, False),
     "a queue that is asked and filled": (fill_queue, asks_and_puts, gets, False),
     "an event that is asked and set": (nothing, asks_and_sets, clears, False),
+    "a cast that is used again, and an empty block": (nothing, casts("weight", 2), autocasts, CLEARED),
+    "a cast that is used again, and a clear": (nothing, casts("weight", 2), clears_casts, CLEARED),
+    "a cast of each thread, used again": (nothing, casts("weight", 2), casts("other", 2, "b"), CLEARED),
+    "a cast of each thread": (nothing, casts("weight"), casts("other", 1, "b"), True),
+    "a cast of both threads": (nothing, casts("weight"), casts("weight", 1, "b"), SHARED),
+    "casts without a cache": (nothing, casts("weight", 2, cache_enabled=False), autocasts, True),
+    "a cast in each of two blocks": (nothing, casts_in_two_blocks, autocasts, True),
+    "a cast used again in the second block": (nothing, casts_again_in_the_second_block, autocasts, CLEARED),
+    "a cast before the threads, and one later": (casts("weight"), casts("weight"), autocasts, True),
+    "two casts of a weight that changes": (nothing, changes_a_weight, autocasts, True),
+    "a block around the start, and a cast in the next": (enters_autocast, leaves_and_casts, autocasts, True),
+    "a block around the start, and a cast in it": (enters_autocast, casts_and_leaves, autocasts, CLEARED),
+    "casts before the threads": (casts("weight", 2), autocasts, autocasts, True),
 }
 
 
@@ -217,7 +303,40 @@ def test_both_orders_of_two_threads_have_one_verdict(case):
     prepare, mine, others, certified = CASES[case]
     for mine_first in (True, False):
         certificate = play(prepare, mine, others, mine_first)
-        assert certificate.race_free is certified, f"{mine_first}: {certificate}"
+        assert certificate.race_free is (certified is True), f"{mine_first}: {certificate}"
+        assert not isinstance(certified, str) or certified in "".join(certificate.violated), certificate
+
+
+@pytest.mark.parametrize("clear_first", [False, True])
+@pytest.mark.parametrize("there", [Gate, threading.Event])
+@pytest.mark.parametrize("back", [Gate, threading.Event])
+def test_a_clear_before_the_second_use_of_a_cast(there, back, clear_first):
+    """Expect a certificate if the clear is ordered both after the first use and before the second one."""
+    used, cleared, runs = there(), back(), Gate()
+
+    def body():
+        if not clear_first:
+            used.wait()
+        torch.clear_autocast_cache()
+        cleared.set()
+        runs.set()
+
+    with torch.virtual(devices=1, races="warn") as machine:
+        shared = Shared()
+        thread = threading.Thread(target=body)
+        thread.start()
+        with torch.autocast("cuda"), torch.no_grad():
+            if clear_first:
+                runs.wait()
+            shared.cast("weight", "a")
+            used.set()
+            cleared.wait()
+            shared.cast("weight", "b")
+        thread.join()
+        certificate = machine.certificate()
+        certified = there is back is threading.Event and not clear_first
+        assert certificate.race_free is certified, certificate
+        assert certified or CLEARED in "".join(certificate.violated), certificate
 
 
 def test_a_free_between_an_allocation_and_its_first_write():

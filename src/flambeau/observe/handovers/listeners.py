@@ -1,6 +1,6 @@
-"""The attached race detectors, and the hooks in the standard library. This module owns both.
+"""The attached race detectors, and the hooks in the standard library and in autocast. This module owns both.
 
-A module of the standard library is patched when it is loaded: immediately, or when the program imports it.
+A module is patched when it is loaded: immediately, or when the program imports it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ Replacement = tuple[Any, str, Any, Any]
 
 T = TypeVar("T")
 
-_MODULES = {  # module of the standard library -> module of this package with its `changes(module)`
+_MODULES = {  # module that is patched -> module of this package with its `changes(module)`
     "threading": "threads", "queue": "queues", "concurrent.futures": "futures",
     "concurrent.futures.thread": "pools", "asyncio": "loops", "subprocess": "processes",
     "select": "processes", "selectors": "processes", "multiprocessing.process": "processes",
     "multiprocessing.connection": "processes", "multiprocessing.queues": "processes",
     "multiprocessing.synchronize": "processes", "multiprocessing.pool": "processes",
+    "flambeau.tensor.autocast": "casts",
 }  # fmt: skip
 _HERE = os.path.dirname(__file__) + os.sep
 _listeners: list[ref[Detector]] = []

@@ -19,6 +19,7 @@ REASONS = {
     "question": r"query\(\)",
     "graph": "was there when it was captured",
     "threads": "host threads",
+    "casts": "autocast's cache",
     "asking": "depends on timing",
     "export": "shows pinned memory that",
 }

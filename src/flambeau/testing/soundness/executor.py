@@ -20,7 +20,7 @@ from flambeau.runtime import system
 from flambeau.testing.soundness.programs import Program, Where
 
 FILE, OTHER_FILE = "program.py", "other_program.py"  # the latter with other statements between the steps
-_NOTHING: Mapping[int, str] = {}
+_NOTHING: Mapping[Where, str] = {}
 PLACEMENTS = ("default", "pytorch", "random:1", "random:2")
 HAS_PLACEMENTS = "placement" in inspect.signature(system.virtual).parameters
 
@@ -54,7 +54,7 @@ class Executor:
         races: str = "off",
         placement: str = "default",
         record: bool = False,
-        after: Mapping[int, str] = _NOTHING,
+        after: Mapping[Where, str] = _NOTHING,
     ) -> Execution:
         """Run the program once. `after` adds statements after some of its steps, see `Program.script`."""
         code = self._code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.testing.soundness.model import Model, ModelView, need
+from flambeau.testing.soundness.model import CASTS, Model, ModelView, need
 from flambeau.testing.soundness.steps import (
     GRAPH_SLOTS,
     WEIGHT_SLOTS,
@@ -111,6 +111,7 @@ class Autocast(BlockOperation):
         casts, model.casts = model.casts, None
         for cast in (casts or {}).values():
             model.release(cast.storage)
+        model.changes.append(model.touch(CASTS))
 
     def source(self) -> str:
         return 'with torch.autocast("cuda", torch.float16), torch.no_grad():'
@@ -149,7 +150,9 @@ def _cast_parameter(model: Model, parameter: ModelView) -> ModelView:
     """Return the cast of a parameter, which is created if there is none."""
     assert model.casts is not None
     key = id(parameter)
-    if key not in model.casts:
+    if key in model.casts:
+        model.questions.append(model.touch(CASTS))
+    else:
         model.casts[key] = model.temporary(parameter.shape, "float16")
         model.launch([parameter], [model.casts[key]])
     return model.casts[key]

@@ -24,6 +24,7 @@ import numpy as np
 
 SMALL = 1 << 20  # bytes: larger requests are served from other segments
 ITEMSIZE = {"float32": 4, "float16": 2, "int64": 8}
+CASTS = "casts"  # autocast's cache, as the state that a `Touch` queries or changes
 
 
 class Invalid(Exception):
@@ -178,7 +179,7 @@ class Host:
 
 
 class Touch(NamedTuple):
-    """A read or a change of the state of a thread, a queue or a flag.
+    """A read or a change of the state of a thread, a queue, a flag or autocast's cache.
 
     Attributes:
         calls: The lines that happen before it in every run.
@@ -252,7 +253,8 @@ class Model:
         """Return (True if there are races, reasons to withhold), after the host has read the remaining values."""
         left = [v for host in self.hosts.values() for v in host.names.values() if v.device >= 0]
         unwritten = any(view.mask & ~view.storage.life.written for view in left)
-        found = {"unwritten": unwritten, "asking": any(map(self._depends_on_timing, self.questions))}
+        open_questions = {each.what == CASTS for each in self.questions if self._depends_on_timing(each)}
+        found = {"unwritten": unwritten, "asking": False in open_questions, "casts": True in open_questions}
         return bool(self.races), frozenset(
             self.withheld | {reason for reason, holds in found.items() if holds}
         )

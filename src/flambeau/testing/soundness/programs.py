@@ -22,13 +22,14 @@ _CREATED = {
     "t1": "torch.cuda.Stream(1)",
 }
 _INDENT = "    "
-_NOTHING: Mapping[int, str] = {}
 _LISTS = "seen, kept = [], []"
 _SYNCHRONIZE = "torch.cuda.synchronize(0), torch.cuda.synchronize(1)"
 _NAME = re.compile(r"\b[a-z]\w*\b")
 
 Where = tuple[int, ...]
 """The place of a step: its number, and within a block the number there."""
+
+_NOTHING: Mapping[Where, str] = {}
 
 Line = tuple[str, Where | None]
 """A line of a script, and the place of its step, if it is one's."""
@@ -105,11 +106,11 @@ class Program:
         """Return the program as a script."""
         return self.script()[0]
 
-    def script(self, after: Mapping[int, str] = _NOTHING) -> tuple[str, list[Where | None]]:
+    def script(self, after: Mapping[Where, str] = _NOTHING) -> tuple[str, list[Where | None]]:
         """Return the script, and for each of its lines the place of its step.
 
         Args:
-            after: Statements that follow steps, by the steps' numbers.
+            after: Statements that follow steps, by the steps' places.
         """
         body = _of_ranks(self, after) if self.model.ranks else _of_threads(self, after)
         names = {name for line, _ in body for name in _NAME.findall(line)} | {"torch"}
@@ -117,11 +118,13 @@ class Program:
         lines = [*_code(*imports, ""), *_header(names), *body]
         return "\n".join(line for line, _ in lines) + "\n", [place for _, place in lines]
 
-    def waits(self, steps: Iterable[int]) -> dict[int, str]:
+    def waits(self, steps: Iterable[int]) -> dict[Where, str]:
         """Return statements by which the host waits for the devices, to insert after steps."""
-        return dict.fromkeys(steps, "torch.cuda.synchronize()" if self.model.ranks else _SYNCHRONIZE)
+        return dict.fromkeys(
+            [(at,) for at in steps], "torch.cuda.synchronize()" if self.model.ranks else _SYNCHRONIZE
+        )
 
-    def lines_of(self, host: int, after: Mapping[int, str] = _NOTHING) -> list[Line]:
+    def lines_of(self, host: int, after: Mapping[Where, str] = _NOTHING) -> list[Line]:
         """Return the lines of a host's steps."""
         steps = [
             ((at,), step)
@@ -131,7 +134,7 @@ class Program:
         return list(_lines_of_steps(steps, host, after))
 
 
-def _of_threads(program: Program, after: Mapping[int, str]) -> list[Line]:
+def _of_threads(program: Program, after: Mapping[Where, str]) -> list[Line]:
     """Return the lines of one host, followed by those of the thread that it starts, if there is one."""
     hosts = program.model.hosts
     if len(hosts) == 1:
@@ -153,7 +156,7 @@ def _of_threads(program: Program, after: Mapping[int, str]) -> list[Line]:
     ]  # fmt: skip
 
 
-def _of_ranks(program: Program, after: Mapping[int, str]) -> list[Line]:
+def _of_ranks(program: Program, after: Mapping[Where, str]) -> list[Line]:
     lines = _code("")
     for rank in (0, 1):
         lines += _code(f"def rank{rank}():", _INDENT + _LISTS)
@@ -185,7 +188,7 @@ def _indent(lines: Iterable[Line]) -> list[Line]:
 
 
 def _lines_of_steps(
-    steps: Iterable[tuple[Where, Step]], host: int, after: Mapping[int, str] = _NOTHING
+    steps: Iterable[tuple[Where, Step]], host: int, after: Mapping[Where, str] = _NOTHING
 ) -> Iterator[Line]:
     """Yield the lines of steps, with consecutive steps of one stream in one block."""
     stream = ""
@@ -197,10 +200,10 @@ def _lines_of_steps(
         for line in OPERATIONS[step.operation].source_of(host, *step.arguments).split("\n"):
             yield indent + line, place
         inner = [((*place, at), inner) for at, inner in enumerate(step.inner)]
-        for line, where in _lines_of_steps(inner, host):
+        for line, where in _lines_of_steps(inner, host, after):
             yield indent + _INDENT + line, where
-        if len(place) == 1 and place[0] in after:
-            yield indent + after[place[0]], None
+        if place in after:
+            yield indent + after[place], None
 
 
 def _header(names: Collection[str]) -> Iterator[Line]:
