@@ -63,8 +63,8 @@ class Check:
         self.surely = self.races and not (
             program.model.ranks and not Program(program.steps, True).model.races
         )
-        # Such steps differ from run to run or are not visible: other memory of a graph, unordered threads, arrays.
-        self.loosely = not self.reasons.isdisjoint(("export", "graph", "threads"))
+        # Such steps differ from run to run or are not visible: memory of a graph, unordered threads, casts, arrays.
+        self.loosely = not self.reasons.isdisjoint(("export", "graph", "threads", "casts"))
         self.threads = len(program.model.hosts) > 1 and not program.model.ranks
 
     def verdict(self, schedule: str = "earliest") -> Iterator[Problem]:
