@@ -1,7 +1,7 @@
 """The shared library of native kernels: where it is, whether it belongs to these sources, and its functions.
 
-`FLAMBEAU_NATIVE` selects it: "auto" (the default) uses the library that is installed with the package, if there is one;
-"on" requires it; "off" computes with NumPy; any other value is the folder of a library, as `make native` builds it.
+`FLAMBEAU_NATIVE` selects it: "off" (the default) computes with NumPy; "on" requires the library that is installed with
+the package; any other value is the folder of a library, as `make native` builds it.
 """
 
 from __future__ import annotations
@@ -93,15 +93,13 @@ def library() -> KernelLibrary | None:
     Raises:
         ImportError: If the library is required and missing, or was built from other sources.
     """
-    chosen = os.environ.get(VARIABLE, "").strip() or "auto"
+    chosen = os.environ.get(VARIABLE, "").strip() or "off"
     if chosen == "off":
         return None
-    folder = HERE if chosen in ("auto", "on") else Path(chosen)
+    folder = HERE if chosen == "on" else Path(chosen)
     paths = [path for path in [folder / name for name in candidates()] if path.exists()]
     if paths:
         return KernelLibrary(paths[0])
-    if chosen == "auto":
-        return None
     raise ImportError(
         f"{VARIABLE}={chosen} requires the library of native kernels, but {folder} has none of "
         f"{', '.join(candidates())}. `make native` builds it in out/native; compiled wheels contain it."
