@@ -240,7 +240,9 @@ def test_profiles_may_stand_on_others_and_broken_ones_say_why(tmp_path: Path) ->
 
 def test_the_table_of_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = bench_of("cluster", monkeypatch)
-    monkeypatch.setattr(bench, "LAYERS", 1)  # with the whole vocabulary: small steps are the host's, which hide all
+    monkeypatch.setattr(
+        bench, "LAYERS", 1
+    )  # with the whole vocabulary: small steps are the host's, which hide all
     row = bench.simulated(64, "dgx-h200", 1, {})
     assert row.nbytes == 4 * sum(p.numel() for p in bench.GPT().parameters())
     assert 0 < row.exposed < row.alone and 0 < row.bus < 360

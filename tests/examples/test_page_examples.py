@@ -29,6 +29,12 @@ EXAMPLES = [
 DIST = "import flambeau.distributed as dist\nfrom flambeau.nn.parallel import DistributedDataParallel\n"
 # What a page's fragments take as given: (page, how the fragment begins) -> the code before it
 FRAGMENTS = {
+    ("compile", "model ="): "",
+    ("compile", "print(torch._dynamo.explain"): (
+        "step = torch.compile(lambda x, wanted: (x - wanted).square(), mode='reduce-overhead')\n"
+        "x = wanted = torch.rand(3, device='cuda')\n"
+    ),
+    ("compile", "def show"): "",
     ("data-parallel", "dist.init_process_group"): (
         DIST + "model = torch.nn.Linear(2, 2)\nrank = torch.cuda.current_device()\n"
     ),

@@ -77,6 +77,10 @@ def test_without_its_wait_the_report_names_the_race(without_wait, tmp_path):
 
 
 def test_without_its_wait_some_schedule_gives_another_answer(without_wait, tmp_path):
+    text = without_wait.read_text()
+    without_wait.write_text(
+        text.replace("    right = ", "    print(first.weights.sum().item())\n    right = ", 1)
+    )
     outs = {
         flambeau_run(tmp_path, "--races", "off", "--schedule", schedule, without_wait).out
         for schedule in ("earliest", "pct:1:3")
