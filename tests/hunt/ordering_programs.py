@@ -40,7 +40,7 @@ def streams(count=2, device=0):
 # -- memory of another stream: Note [Reuse by order] in runtime/memory/cross_stream_reuse.py -----------------------------------
 
 
-def adopting(use):
+def adopting(use, make=full):
     """A tensor of the first stream is used on the second and freed; the third, which waits for the first alone, asks
     for memory: it must not be given what the second may still use."""
 
@@ -49,7 +49,7 @@ def adopting(use):
         other = full(1)
         use(full(2), full(1))  # the way that calls take the second time
         with torch.cuda.stream(a):
-            x = full(2)
+            x = make(2)
         b.wait_stream(a)
         b.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(b):
@@ -90,6 +90,9 @@ USES = {
 }
 for name, use in USES.items():
     PROGRAMS[f"adopting_{name}"] = adopting(use)
+PROGRAMS["adopting_a_compiled_result"] = adopting(
+    USES["first"], torch.compile(lambda value: full(value).abs())
+)
 
 
 def by_address(leave):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from flambeau.core.callsite import Site, caller, place
 from flambeau.core.dtype import uint8
+from flambeau.core.errors import RaceError
 from flambeau.core.meta import Meta
 from flambeau.nn.replay.nesting import flatten, name_leaves, rebuild
 from flambeau.nn.replay.released_graphs import GraphCopy, LiveGraph, NodeReference, ReleasedGraph
@@ -200,6 +201,8 @@ class Results:
         except LiveGraph as error:
             self.refusal = f"{name} requires grad: {error}"
             return None
+        except RaceError:
+            raise
         except RuntimeError:
             self.refusal = f"{name} is a view whose base was changed in place"
             return None
