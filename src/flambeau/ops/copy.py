@@ -305,14 +305,21 @@ def checked_scalar(value: complex, kind: dtype) -> bool | int | float | complex:
     return _checked_int(value, kind)
 
 
+def require_64_bits(number: Any) -> None:
+    """Raise OverflowError if a number is an integer that neither int64 nor uint64 represents."""
+    if isinstance(number, int) and not -(1 << 63) <= number < 1 << 64:
+        raise OverflowError(
+            "int too big to convert" if number > 0 else "can't convert negative int to unsigned"
+        )
+
+
 def wide_scalar(number: Any) -> Any:
     """Return a number that kernels accept: an integer from 2**63 to 2**64 - 1, which PyTorch takes, as a float.
 
     Raises:
         OverflowError: If an integer has more bits.
     """
-    if isinstance(number, int) and not -(1 << 63) <= number < 1 << 64:
-        raise OverflowError("int too big to convert")
+    require_64_bits(number)
     return float(number) if isinstance(number, int) and number >= 1 << 63 else number
 
 

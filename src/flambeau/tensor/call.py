@@ -35,7 +35,7 @@ from flambeau.core.meta import Meta
 from flambeau.core.tracing.plan_tree import Build, Untraceable
 from flambeau.core.typeinfo import finfo
 from flambeau.driver.api import Driver, Executable, Kernel, Launch, Launcher
-from flambeau.ops.copy import checked_scalar
+from flambeau.ops.copy import checked_scalar, require_64_bits
 from flambeau.ops.linalg.matmul import c_name, uses_tf32
 from flambeau.ops.op import Op, Operand, Signature
 from flambeau.runtime import current, system
@@ -682,10 +682,7 @@ def _scalar_converter(to: dtype | type[object], checked: bool) -> Callable[[Any]
             return float(x)
         if isinstance(x, Tensor):
             return convert(_read(x))
-        if x.__class__ is int and not -(1 << 63) <= x < 1 << 64:
-            raise OverflowError(
-                "int too big to convert" if x > 0 else "can't convert negative int to unsigned"
-            )
+        require_64_bits(x)
         return convert(x)
 
     return send

@@ -17,7 +17,14 @@ from flambeau.core.brief import brief
 from flambeau.core.device import META
 from flambeau.core.errors import type_name
 from flambeau.core.layout import span
-from flambeau.tensor.arguments.integers import LIMIT, OVERFLOW, int_or_none, is_int, refuse_bool_tensors
+from flambeau.tensor.arguments.integers import (
+    LIMIT,
+    OVERFLOW,
+    as_int,
+    int_or_none,
+    is_int,
+    refuse_bool_tensors,
+)
 from flambeau.tensor.storage import WrapperStorage
 
 
@@ -143,6 +150,4 @@ def int_of(value: Any, function: str, name: str, position: int | None = None) ->
     if plain is None:
         where = "" if position is None else f" (position {position})"
         raise TypeError(f"{function}(): argument '{name}'{where} must be int, not {type_name(value)}")
-    if not -LIMIT <= plain < LIMIT:
-        raise ValueError(OVERFLOW)
-    return plain
+    return as_int(plain)

@@ -105,8 +105,7 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Ten
 
 def _convert_number(x: Any, kind: dtype) -> Any:
     """Return the value that an element of a dtype has after a copy of `x`. Integers wrap; fills refuse such numbers."""
-    if isinstance(x, int) and not -(1 << 63) <= x < 1 << 64:
-        raise OverflowError("int too big to convert" if x > 0 else "can't convert negative int to unsigned")
+    ops.require_64_bits(x)
     values = np.asarray([x])
     converted = np.empty(1, kind.numpy)
     ops.caster(dtypes.from_numpy(values.dtype), kind)(converted, values)
