@@ -7,7 +7,7 @@ import sys
 import weakref
 from typing import Any, NoReturn
 
-from flambeau.tape.node import Leaf
+from flambeau.tensor.autograd.autograd_meta import leaf_of
 from flambeau.tensor.tensor import Tensor
 
 _OWN = ("counter", "history", "memory", "meta", "ptr")
@@ -37,7 +37,7 @@ def swap_tensors(t1: Tensor, t2: Tensor) -> None:
     for name in ("__class__", "__dict__", *sorted(slots), *_OWN):
         _swap_attribute(t1, t2, name)
     for tensor in (t1, t2):
-        leaf = _leaf_of(tensor)
+        leaf = leaf_of(tensor)
         if leaf is not None:
             leaf.variable_ref = weakref.ref(tensor)
 
@@ -48,21 +48,16 @@ def _slot_names(tensor: Tensor) -> list[str]:
     return [name for name in copyreg._slotnames(type(tensor)) if name not in own]  # type: ignore[attr-defined]
 
 
-def _leaf_of(tensor: Tensor) -> Leaf | None:
-    node = tensor.history.node if tensor.history is not None else None
-    return node if isinstance(node, Leaf) else None
-
-
 def _has_weak_references(tensor: Tensor) -> bool:
     """Return True if the program has a weak reference to a tensor, which may be the object that its leaf has."""
-    leaf = _leaf_of(tensor)
+    leaf = leaf_of(tensor)
     held = sys.getrefcount(leaf.variable_ref) - 1 if leaf is not None else 0
     return len(weakref.getweakrefs(tensor)) > (leaf is not None) or held > 1
 
 
 def _poison(tensor: Tensor) -> None:
     """Make the backward of graphs that lead to this leaf raise."""
-    leaf = _leaf_of(tensor)
+    leaf = leaf_of(tensor)
     if (
         leaf is not None and sys.getrefcount(leaf) > 3
     ):  # the tensor's, this name and the argument of getrefcount

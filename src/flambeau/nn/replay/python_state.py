@@ -29,7 +29,7 @@ from flambeau.core.dtype import dtype
 from flambeau.core.host.gc_pause import without_collections
 from flambeau.nn.modules.module import Module
 from flambeau.nn.modules.state import Stateful
-from flambeau.tape.node import Leaf
+from flambeau.tensor.autograd.autograd_meta import leaf_of
 from flambeau.tensor.storage import GraphStorage
 from flambeau.tensor.tensor import Tensor
 
@@ -461,12 +461,6 @@ class PythonState:
 def is_expired(t: Tensor) -> bool:
     """Return True for a result of a graph that has run again since."""
     return isinstance(t.memory, GraphStorage) and t.memory.call is not None
-
-
-def leaf_of(t: Tensor) -> Leaf | None:
-    """Return the node of a tensor that accumulates a gradient; None for others."""
-    node = None if t.history is None or t.history.base is not None else t.history.node
-    return node if isinstance(node, Leaf) else None
 
 
 def _reader_of(space: Mapping[str, Any], names: Sequence[str]) -> Callable[[], Collection[Any]]:

@@ -23,13 +23,13 @@ from typing import Any, NamedTuple
 from flambeau.core.callsite import Site, caller, place
 from flambeau.core.flags import flags
 from flambeau.driver.api import Executable, Launcher
-from flambeau.nn.replay.python_state import leaf_of
 from flambeau.nn.replay.static_arguments import StaticArguments
 from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.graphs.graph import CUDAGraph
 from flambeau.runtime.hooks import capture_breaks, launch_deferral
 from flambeau.runtime.streams.stream import Stream
+from flambeau.tensor.autograd.autograd_meta import leaf_of
 from flambeau.tensor.tensor import Tensor
 
 # Driver calls that a capture allows and does not record.

@@ -114,6 +114,12 @@ def edge_of(t: Tensor) -> Edge:
     return node, t.history.index  # type: ignore[union-attr]
 
 
+def leaf_of(t: Tensor) -> Leaf | None:
+    """Return the node of a tensor that accumulates a gradient; None for others."""
+    node = None if t.history is None or t.history.base is not None else t.history.node
+    return node if isinstance(node, Leaf) else None
+
+
 def _references_of_unheld() -> int:
     """Return the number of references to a node that only one history and one local variable hold."""
     history = AutogradMeta(object())  # type: ignore[arg-type]
