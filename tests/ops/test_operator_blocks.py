@@ -35,7 +35,6 @@ FILES_OF = {
 # Words of PyTorch's public `reduce=`, `op=` and `mode=` arguments. They happen to be names of operators, too.
 ARGUMENT_VALUES = {"sum", "add", "prod", "mean", "min", "max", "amin", "amax", "std", "var", "complex"}
 ALLOWED = {
-    "driver/host/kernels/native/generator.py": "functions of prelude.cuh that compilers do not vectorize",
     "driver/host/kernels/native/names.py": "functions of prelude.cuh, by how compilers vectorize them",
     "cli/calibration/microbenchmarks.py": "the calls that are measured",
     "_C/__init__.py": "PyTorch's names of its C++ module, re-exported",

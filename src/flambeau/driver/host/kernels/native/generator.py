@@ -25,6 +25,7 @@ from flambeau.driver.host.kernels.native.elements import kernel_of
 from flambeau.driver.host.kernels.native.library import PRELUDE, digest
 from flambeau.driver.host.kernels.native.names import (
     FLOAT_CALLS,
+    SCALAR_CALLS,
     TYPES,
     ElementKernel,
     FoldKernel,
@@ -34,13 +35,6 @@ from flambeau.driver.host.kernels.native.names import (
 )
 from flambeau.ops.multi_tensor.foreach import Foreach
 from flambeau.ops.op import Op, table
-
-_SCALAR_CALLS = (
-    "cos_", "sin_", "tan_", "acos_", "asin_", "atan_", "sinh_", "cosh_", "asinh_", "acosh_", "atanh_", "log10_",
-    "erfc_", "erfinv_", "lgamma_", "atan2_", "hypot_", "fmod_", "power_", "pow_any", "floor_divide", "remainder_",
-    "fmod_any", "quotient_trunc", "gcd_", "lcm_", "digamma_", "sinc_", "nextafter_",
-)  # fmt: skip
-"""Functions of prelude.cuh that compilers do not vectorize, or that divide integers, which CPUs refuse for zeros."""
 
 _NAMES = ascii_lowercase.replace("i", "")  # i is the element's index, as in the CUDA forms
 
@@ -102,7 +96,7 @@ def kernels_of(op: Op, form: Expression) -> Iterator[ElementKernel]:
 def is_vectorized(kernel: ElementKernel) -> bool:
     """Return True if compilers vectorize the kernel, so that it is faster than NumPy."""
     words = set(re.findall(r"\w+", kernel.text + kernel.functions))
-    if words & set(_SCALAR_CALLS):
+    if words & set(SCALAR_CALLS):
         return False
     return kernel.inputs[0] is float32 or not words & set(FLOAT_CALLS)
 

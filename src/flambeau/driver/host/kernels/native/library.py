@@ -81,7 +81,7 @@ def digest() -> str:
 
     The formulas of operators are not among them: the name of each kernel depends on its formula.
     """
-    paths = (PRELUDE, HERE / "generator.py", *sorted(INCLUDE.iterdir()))
+    paths = (PRELUDE, HERE / "generator.py", HERE / "names.py", *sorted(INCLUDE.iterdir()))
     texts = [path.read_bytes() for path in paths]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
 

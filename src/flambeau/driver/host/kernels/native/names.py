@@ -36,6 +36,13 @@ FLOAT_CALLS = (
 )  # fmt: skip
 """Functions of prelude.cuh that include/cpu.h approximates, and vectorizes for float alone."""
 
+SCALAR_CALLS = (
+    "cos_", "sin_", "tan_", "acos_", "asin_", "atan_", "sinh_", "cosh_", "asinh_", "acosh_", "atanh_", "log10_",
+    "erfc_", "erfinv_", "lgamma_", "atan2_", "hypot_", "fmod_", "power_", "pow_any", "floor_divide", "remainder_",
+    "fmod_any", "quotient_trunc", "gcd_", "lcm_", "digamma_", "sinc_", "nextafter_",
+)  # fmt: skip
+"""Functions of prelude.cuh that compilers do not vectorize, or that divide integers, which CPUs refuse for zeros."""
+
 EXTREMES = ("greater", "lesser", "fmax_", "fmin_")
 """Functions of prelude.cuh that select one of two zeros, where NumPy may return the other."""
 
