@@ -16,6 +16,26 @@ def operands(shape: tuple[int, ...], kind: Any) -> list[Any]:
     return [x, torch.randn(shape[-1], device="cuda"), strided]
 
 
+Step = tuple[str, int, int, bool]
+
+
+def walk(perform: Callable[[str, Any, Any, bool], Any], values: list[Any], steps: list[Step]) -> list[Any]:
+    """Run steps on a list of tensors, and return what it holds in the end.
+
+    `perform(name, a, b, flag)` gives the result of a step; an error counts as one. "drop" replaces a tensor.
+    """
+    for name, i, j, flag in steps:
+        a, b = values[i % len(values)], values[j % len(values)]
+        try:
+            made = values.pop(i % len(values)) * 2 if name == "drop" else perform(name, a, b, flag)
+        except (RuntimeError, IndexError, NotImplementedError) as error:
+            made = a + len(str(error))
+        values.append(made)
+        if len(values) > 6:
+            values.pop(i % 6)
+    return values
+
+
 def check_equals_eager_code(
     walk: Callable[[list[Any], Any], list[Any]], shape: tuple[int, ...], kind: Any, steps: Any
 ) -> None:
