@@ -201,7 +201,7 @@ def _key(meta: Meta) -> Key:
 
 
 def kind_of(dtype: DType, device: Device, ndim: int, plain: bool) -> MetaKind:
-    """Return the one kind with these attributes."""
+    """Return the kind with these attributes. Equal attributes give the same object, so that kinds are quick keys."""
     key = (dtype, device, ndim, plain)
     kind = _kinds.get(key)
     return _kinds.setdefault(key, MetaKind(*key)) if kind is None else kind

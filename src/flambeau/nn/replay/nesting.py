@@ -1,4 +1,8 @@
-"""Nested tuples, lists and dicts as a list of their leaves and a hashable description of the nesting."""
+"""Nested tuples, lists and dicts as a list of their leaves and a hashable description of the nesting.
+
+Each replay flattens its arguments. `utils/_pytree.py`, which also knows classes that programs register, takes 2.6 times
+as long to do and hash this.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
 """Hooks for autocast's cache of casts, which all host threads share.
 
-# Note [Shared casts] Problem: A thread that leaves its outermost autocast block clears the cache for all threads.
-A thread that then uses a weight again casts it again, on another stream perhaps, and its gradient is rounded in
-another order. Rule: The certificate is withheld if a thread repeats the use of a cast, and nothing orders a clear by
-another thread before the first of these uses or after the last. It is also withheld if two threads use one cast and
-nothing orders these uses. Both hold in whichever order the calls are made. Consequences: Threads that use each weight
-once in each block keep the certificate, because a clear by another thread changes no result of theirs. Nothing is
-noted before there is a second thread. What the cache holds then was used before, as all threads know.
+# Note [Shared casts]
+Problem: A thread that leaves its outermost autocast block clears the cache for all threads. A thread that then uses a
+weight again casts it again, on another stream perhaps, and its gradient is rounded in another order.
+Rule: The certificate is withheld if a thread repeats the use of a cast, and nothing orders a clear by another thread
+before the first of these uses or after the last. It is also withheld if two threads use one cast and nothing orders
+these uses. Both hold in whichever order the calls are made.
+Consequences: Threads that use each weight once in each block keep the certificate, because a clear by another thread
+changes no result of theirs. Nothing is noted before there is a second thread. What the cache holds then was used
+before, as all threads know.
 """
 
 from __future__ import annotations

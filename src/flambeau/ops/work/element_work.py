@@ -91,7 +91,7 @@ def padding(launch: Launch) -> Work:
 
 
 def within_another(launch: Launch) -> Work:
-    """Return no work, of a launch whose results PyTorch's kernel before it computes as well."""
+    """Return no work: PyTorch computes these results in the kernel of an earlier launch."""
     return Work(0.0, 0.0, 1, kernels=0)
 
 

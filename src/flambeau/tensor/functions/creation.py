@@ -136,8 +136,8 @@ def empty(*sizes: Any, **given: Unpack[Sized]) -> Tensor:
 
 
 # Note [Repeated creations]
-# Programs create tensors in the same lines over and over. What dtype and device say is worked out once: the kind of
-# the meta is kept by everything that it follows from, the default dtype and the current device too. The sizes are no
+# Programs create tensors in the same lines over and over. The dtype and device arguments are interpreted once: the
+# table holds the kind of the result's meta, by these arguments, the default dtype and the current device. Sizes are no
 # part of the key, so that the table does not grow with them.
 _repeated: dict[Any, MetaKind] = {}
 _MOST = 4096
