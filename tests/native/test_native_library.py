@@ -59,6 +59,19 @@ def test_off_selects_numpy_and_a_folder_its_library(choose: Choose, folder: Path
     assert choose(str(folder)).path.parent == folder
 
 
+def test_a_program_that_asks_for_no_library_imports_nothing_of_it() -> None:
+    program = """
+import sys
+import flambeau as torch
+assert (torch.ones(2) + 1).tolist() == [2, 2]
+print([name for name in sys.modules if "kernels.native." in name])
+"""
+    environment = {name: value for name, value in os.environ.items() if name != libraries.VARIABLE}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_a_required_library_that_is_missing_is_an_error(choose: Choose, tmp_path: Path) -> None:
     with pytest.raises(ImportError, match=r"has none of .*make native"):
         choose(str(tmp_path))

@@ -597,10 +597,13 @@ def host_body(launch: Launch) -> Body:
 
 @cache
 def native_body() -> Callable[[Launch], Body | None]:
-    """Return the function that selects the native body of a launch. It is imported with the first launch."""
-    selecting: Callable[[Launch], Body | None] = import_module(
-        "flambeau.driver.host.kernels.native.bodies"
-    ).native_body
+    """Return the function that selects the native body of a launch. It is imported if the program asks for the library,
+    with the first launch.
+    """
+    native = "flambeau.driver.host.kernels.native"
+    if import_module(native).chosen_library() == "off":
+        return lambda launch: None
+    selecting: Callable[[Launch], Body | None] = import_module(f"{native}.bodies").native_body
     return selecting
 
 
@@ -639,7 +642,7 @@ def distinct_bytes(meta: Meta) -> int:
 # Problem: PyTorch computes by elements with two kernels, whose instructions cost more than their bytes at times.
 # Rule: Operands of one layout and dtype are one row, of which a block of 128 threads takes 1,024 elements in wide
 # loads; a last block that is not full takes single ones. All others need the place of each element, by divisions.
-# Threads of a warp whose elements are apart in memory take a line of the cache each.
+# Threads of a warp whose elements are apart in memory take a sector of the cache each.
 # Consequences: A transposed operand costs more than its bytes, an operand of one row little.
 
 # The share of a sector's bytes that a transposing kernel uses, for each byte of an element.
@@ -647,7 +650,7 @@ _SECTOR_SHARE = 0.078
 _BLOCK = 1024
 _MATH = 8.0  # instructions by the square root of the operations: functions share their steps
 _PLAIN, _PLACED, _PLACED_HALF = 5.0, 70.0, 57.0  # instructions of an element
-_LINE = 4.2  # instructions of an element for each further line that its warp takes
+_SECTOR = 4.2  # instructions of an element for each further sector that its warp takes
 _CYCLES, _TAIL_CYCLES = 110.0, 530.0  # latency by the square root of the operations, and of single loads
 _PLACED_CYCLES, _PLACED_HALF_CYCLES = 700.0, 1600.0
 _PLACED_SHARE = 0.8  # of the memory's rate
@@ -679,20 +682,23 @@ def stream_work(launch: Launch, instructions: float = 0.0) -> Work:
             cycles += _TAIL_CYCLES
     else:
         each = _PLACED if out.itemsize > 2 else _PLACED_HALF
-        each += _LINE * max([lines_of_warp(meta, out) - 1 for meta in operands])
+        each += _SECTOR * max([sectors_of_warp(meta, out) - 1 for meta in operands])
         cycles += _PLACED_CYCLES if out.itemsize > 2 else _PLACED_HALF_CYCLES
         moved = sum([distinct_bytes(meta) / line_share(meta) for meta in operands]) / _PLACED_SHARE
     each += max(_MATH * operations, operations**2)
     return Work(moved, launch.nbytes, count, (instructions or each) * count, cycles)
 
 
-def lines_of_warp(meta: Meta, out: Meta) -> int:
-    """Return how many lines of the cache the 32 threads of a warp touch in an operand, in the output's order."""
+def sectors_of_warp(meta: Meta, out: Meta) -> int:
+    """Return how many sectors of 32 bytes the 32 threads of a warp touch in an operand, in the output's order.
+
+    Neighbours, and one element for all, count as one.
+    """
     if meta.ndim != out.ndim or out.numel < 2 or meta.numel < 2:
         return 1
     across = [(out.strides[i], size, meta.strides[i]) for i, size in enumerate(out.shape) if size > 1]
     _, size, stride = min(across)
-    return 1 if stride in (0, 1) else min(32, size, -(-stride * meta.itemsize))
+    return 1 if stride in (0, 1) else min(32, size, stride * meta.itemsize)
 
 
 def line_share(meta: Meta) -> float:

@@ -1,7 +1,7 @@
 """Native code for CPUs: the CUDA forms of operator definitions, compiled by a C++ compiler into a shared library.
 
-The library is optional. Where it is installed, the CPU and virtual GPUs run its kernels in place of NumPy's
-implementations, for the launches that it has a kernel for.
+The library is optional. If `FLAMBEAU_NATIVE` asks for it, the CPU and virtual GPUs run its kernels in place of NumPy's
+implementations, for the launches that it has a kernel for. Other programs import none of these modules.
 
 generator   writes the C++ source from the table of operators
 build       compiles it: `python -m flambeau.driver.host.kernels.native.build FOLDER`
@@ -14,3 +14,14 @@ rows        bodies of softmax and normalization of rows
 names       names of kernels in the library
 include/    C++ headers that are part of the source
 """
+
+from __future__ import annotations
+
+import os
+
+VARIABLE = "FLAMBEAU_NATIVE"
+
+
+def chosen_library() -> str:
+    """Return the value of `FLAMBEAU_NATIVE`; "off" if it is not set."""
+    return os.environ.get(VARIABLE, "").strip() or "off"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import platform
 import sys
 from collections.abc import Callable
@@ -16,10 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from flambeau.driver.host.kernels.native import VARIABLE, chosen_library
+
 HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
 PRELUDE = HERE.parents[2] / "cuda" / "include" / "prelude.cuh"
-VARIABLE = "FLAMBEAU_NATIVE"
 
 LEVELS: dict[str, tuple[str, frozenset[str]]] = {
     "v4": ("x86-64-v4", frozenset(("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"))),
@@ -93,7 +93,7 @@ def library() -> KernelLibrary | None:
     Raises:
         ImportError: If the library is required and missing, or was built from other sources.
     """
-    chosen = os.environ.get(VARIABLE, "").strip() or "off"
+    chosen = chosen_library()
     if chosen == "off":
         return None
     folder = HERE if chosen == "on" else Path(chosen)
