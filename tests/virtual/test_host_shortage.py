@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import gc
 import mmap
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,6 +93,52 @@ def test_addresses_of_closed_machines_are_used_again() -> None:
     )
     assert child.returncode == 0, child.stderr
     assert child.stdout.split() == ["8.0"] * 12
+
+
+def _compute() -> None:
+    flambeau.ones(8, device="cuda").mul_(2).sum().item()
+
+
+def _differentiate() -> None:
+    flambeau.ones(8, device="cuda", requires_grad=True).exp().sum().backward()
+    flambeau.cuda.synchronize()
+
+
+def _replay() -> None:
+    x, graph = flambeau.ones(8, device="cuda"), flambeau.cuda.CUDAGraph()
+    with flambeau.cuda.graph(graph):
+        x.mul_(2)
+    graph.replay()
+    flambeau.cuda.synchronize()
+
+
+def _copy_to_peer() -> None:
+    flambeau.ones(8).pin_memory().to("cuda", non_blocking=True).to("cuda:1").cpu()
+
+
+def _fail() -> None:
+    with pytest.raises(RuntimeError):
+        flambeau.ones(8, device="cuda")[flambeau.tensor([9], device="cuda")].cpu()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the size of the address space is Linux's")
+@pytest.mark.parametrize("races", ["off", "warn"])
+@pytest.mark.parametrize("program", [_compute, _differentiate, _replay, _copy_to_peer, _fail])
+def test_closed_machine_returns_its_addresses_without_a_collection(
+    program: Callable[[], None], races: str
+) -> None:
+    def reserved() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+
+    gc.disable()
+    try:
+        with flambeau.virtual(2, races=races):
+            before = reserved()
+            program()
+            grown = reserved() - before
+        assert grown > 1 << 38 > reserved() - before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,10 @@ class CommandChecks:
         """Drop the check of an unloaded kernel."""
         self._checks.pop(exe, None)
 
+    def unload_all(self) -> None:
+        """Drop the checks of all kernels, because the driver has been closed: executables keep its devices' memory."""
+        self._checks.clear()
+
     def launcher(self, exe: Executable, depth: int) -> Launcher:
         """Return a launch function that checks each launch.
 

@@ -117,6 +117,7 @@ class RaceDriver(Forward):
         self.detector.before_certificate(self.detector)
         handovers.forget(self.detector)
         self.inner.close()
+        self._commands.unload_all()
         self.detector.settle()
         self.detector.findings.warn()
 

@@ -305,9 +305,12 @@ class Arena:
                     self._fill(max(start, chunk * _CHUNK), min(end, (chunk + 1) * _CHUNK))
 
     def discard(self) -> None:
-        """Return every page to the system, although executables may still hold arrays over them."""
+        """Return every page to the system, and the addresses as soon as no executable holds an array over them."""
         if self._map is not None:
             self._map.madvise(mmap.MADV_DONTNEED)
+        # A closed machine is in reference cycles, which may stay until much later: each has up to 512 GiB of addresses.
+        self._map = self._window = None
+        self.granted.clear()
 
     # -- poison ---------------------------------------------------------------------------------------
     # An untouched chunk reads as poison: the poison is written when a command first accesses the chunk. So
@@ -350,8 +353,8 @@ def _distance(ptr: int, start: int, end: int) -> int:
 def _reserve(nbytes: int, index: int) -> mmap.mmap:
     """Reserve address space without committing memory.
 
-    Closed machines in reference cycles keep theirs until they are collected, so a refused request is made again after
-    a collection.
+    Arrays in reference cycles keep those of closed machines until they are collected, so a refused request is made
+    again after a collection.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
     with suppress(OSError):
