@@ -50,11 +50,14 @@ def available() -> bool:
 
 @cache
 def _folder() -> Path:
-    """With the header, compiled once: that takes longer than most sources do."""
+    """With the header and the prelude, compiled once: that takes longer than most sources do."""
     folder = Path(tempfile.mkdtemp(prefix="emulated"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    header = shutil.copy(HEADERS / "emulated.h", folder)
-    _compile("-x", "c++-header", header, "-o", f"{header}.gch")
+    header = folder / "emulated.h"
+    header.write_text(
+        (HEADERS / "emulated.h").read_text() + _translated((SOURCES / "prelude.cuh").read_text())
+    )
+    _compile("-x", "c++-header", str(header), "-o", f"{header}.gch")
     return folder
 
 
@@ -71,7 +74,7 @@ def library(source: str) -> ctypes.CDLL:
     text = "\n".join(
         [
             '#include "emulated.h"',
-            _translated((SOURCES / "prelude.cuh").read_text() + source),
+            _translated(source),
             (HEADERS / "emulated_end.h").read_text(),
         ]
     )
