@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from flambeau.core.callsite import Site, caller
@@ -73,6 +73,11 @@ class Order:
         self._hosts: dict[int, Clock] = {}
         self._at_start: Clock = NOTHING  # the host clock when the ranks began
         self._several_ranks = False
+
+    @property
+    def events(self) -> Mapping[int, Snapshot]:
+        """Return the present record of each event, by the event's handle."""
+        return self._events
 
     # -- streams ---------------------------------------------------------------------------------------
     def add_stream(self, device: int, handle: int, site: Site | None, default: bool = False) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from flambeau.core.callsite import Site, line_of, place
 from flambeau.core.vector_clock import join_clock
@@ -223,6 +224,7 @@ def synchronize_fix(
     launch: GraphLaunch | None,
     known: Clock,
     proposer: Proposer | None,
+    is_event: Callable[[Any], bool] | None = None,
 ) -> Fix:
     """Return the fix for a host access to memory of a command: the host must wait for the command's stream.
 
@@ -230,10 +232,11 @@ def synchronize_fix(
         when: The call site of the host access; the fix goes before it.
         proposer: Proposes fixes at the host access. None if the access was not seen; the host must then
             wait after the command.
+        is_event: Returns True for Event objects for which the host can wait instead of the stream.
     """
     agent = last[0] if launch is None else launch.agent
     verified = join_clock(known, snapshot(agent)).get(last[0], 0) >= last[1]
-    code = proposer.synchronize(first.issued, agent) if proposer is not None else None
+    code = proposer.synchronize(first.issued, agent, is_event) if proposer is not None else None
     if code is None:
         code = synchronize_after(first.issued, agent, f"A later line does, too, if it is before {when}.")
     text = f"Call synchronize() on {agent}, or on an event recorded there after {place(first.issued)}, before {when}."
@@ -277,7 +280,12 @@ def _wait_stream(pair: Pair, waited: LogicalThread | None, proposer: Proposer) -
         return _fix("wait", proposer.wait_work(first.issued, earlier), verified, text)
     where = f"the stream that is current at {place(second.issued)}" if pair.later.grouped else str(pair.later)
     text = f"On {where}, call stream.wait_stream({_stream_expression(earlier)}) {when}."
-    return _fix("wait_stream", proposer.wait_stream(first.issued, earlier, pair.later), verified, text)
+    return _fix(
+        "wait_stream",
+        proposer.wait_stream(first.issued, earlier, pair.later, produces=first.kind != READ),
+        verified,
+        text,
+    )
 
 
 def _wait_in_capture(pair: Pair, launch: GraphLaunch) -> tuple[Fix, str]:

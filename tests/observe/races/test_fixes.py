@@ -4,13 +4,14 @@ import ast
 import os
 import random
 import re
+from pathlib import Path
 
 import pytest
 from fix_kit import apply, certificate_of, random_program, write
 
 import flambeau as torch
 import flambeau.distributed as dist
-from flambeau.core.callsite import line_of
+from flambeau.core.callsite import line_of, place
 from flambeau.runtime import system
 from flambeau.testing.ranks import ranks
 
@@ -245,7 +246,6 @@ LOADER = """
 class Loader:
     def __init__(self, n):
         self.side, self.left = torch.cuda.Stream(), n
-        self.batch = self.fetch()
     def fetch(self):
         self.left -= 1
         with torch.cuda.stream(self.side):
@@ -253,7 +253,7 @@ class Loader:
     def __iter__(self):
         {iter}
     def __next__(self):
-        batch, self.batch = self.batch, self.fetch()
+        batch = self.fetch()
         if batch is None:
             raise StopIteration
         batch.record_stream(torch.cuda.current_stream())
@@ -265,7 +265,7 @@ for batch in Loader(3):
 
 @pytest.mark.parametrize(
     "iter",
-    ["return self", "while (b := self.batch) is not None:\n            self.batch = self.fetch()\n"
+    ["return self", "while (b := self.fetch()) is not None:\n"
                     "            b.record_stream(torch.cuda.current_stream())\n            yield b"],
 )  # fmt: skip
 def test_a_loaders_fix_names_the_line_where_batches_leave(tmp_path, iter):
@@ -316,6 +316,38 @@ def test_works_of_a_list_are_all_waited_for():
         ranks(program, 2)
         race = system.accelerator().detector.certificate().races[0]
     assert race.fix.lines == ("for work in works:", "    work.wait()") and race.fix.verified
+
+
+def race_of_ranks(program):
+    def rank():
+        dist.init_process_group("nccl")
+        x = torch.ones(64, device="cuda")
+        program(x)
+        x.sum()
+        torch.cuda.synchronize()
+        dist.destroy_process_group()
+
+    with torch.virtual(2, races="warn"):
+        ranks(rank, 2)
+        return system.accelerator().detector.certificate().races[0]
+
+
+def test_works_that_a_list_loses_are_waited_for_before():
+    def program(x):
+        works = []
+        works.append(dist.all_reduce(x, async_op=True))
+        works.clear()  # here
+
+    fix = race_of_ranks(program).fix
+    assert fix.lines == ("for work in works:", "    work.wait()") and not fix.verified
+    line = Path(fix.edits[0].path).read_text().splitlines()[fix.edits[0].line - 1]
+    assert line.endswith("works.clear()  # here")
+
+
+def test_a_work_that_nothing_holds_is_named_by_its_line():
+    race = race_of_ranks(lambda x: dist.all_reduce(x, async_op=True))
+    assert race.fix.lines == ("torch.cuda.synchronize()",)
+    assert "keep the work and call its wait()" in race.fix.hint and place(race.first.site) in race.fix.hint
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from flambeau.observe.pinned.lines import view_name
 from flambeau.observe.pinned.memory import Export, PinnedUse, Window
 from flambeau.observe.race_builder import READ, WRITE, access_of, line_at, shape_of, synchronize_fix
 from flambeau.observe.reporting.fixes import Proposer
+from flambeau.observe.reporting.names import event_after
 from flambeau.observe.reporting.operators import public_name, repetition
 from flambeau.observe.reports import Race, RaceAccess
 
@@ -110,7 +111,8 @@ class HostAccesses:
         second = replace(second, name=public_name(what[0], site))
         first = replace(first, when=repetition(first.issued, site))
         proposer = Proposer(self._detector.select, site)
-        fix = synchronize_fix(first, second.place, last, launch, self._detector.known, proposer)
+        is_event = event_after(last[:2], self._detector.events) if launch is None else None
+        fix = synchronize_fix(first, second.place, last, launch, self._detector.known, proposer, is_event)
         self._detector.findings.report(key, Race(first, second, "pinned host memory", fix, cell.block.site))
 
     def report_change(self, low: int, high: int, window: Window, site: Site | None) -> None:

@@ -1,6 +1,7 @@
 """Fixes: the code that orders the two accesses of a race, in the program's own names.
 
-# Note [Where a fix goes] 1. Lines before the statement of the second access, or of a call that leads to it,
+# Note [Where a fix goes] 0. In a loop or loader that prefetches, the line that keeps the overlap: see Note
+[Prefetching]. 1. Else lines before the statement of the second access, or of a call that leads to it,
 if both streams have names. 2. Else a line after the first access: the block that selects its stream shows
 the stream's name. 3. Else the block of the first access stores its stream in a variable, and 1 uses that.
 4. Else `torch.cuda.synchronize()` before the second access, which orders everything and costs more.
@@ -17,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flambeau.core.callsite import Site, is_inside, line_place, place, program_frame
 from flambeau.observe.clocks import LogicalThread
@@ -25,6 +26,7 @@ from flambeau.observe.reporting.names import (
     StreamName,
     cuda_module,
     default_name,
+    event_name,
     has_value,
     own_name,
     root_of,
@@ -33,8 +35,9 @@ from flambeau.observe.reporting.names import (
     work_on,
 )
 from flambeau.observe.reporting.operands import tensor_name
+from flambeau.observe.reporting.prefetching import find_emptying, places_before_issue
 from flambeau.observe.reporting.scopes import FrameScope, is_own_file, live_scopes
-from flambeau.observe.reporting.source_file import first_line, source_file
+from flambeau.observe.reporting.source_file import first_line, last_name, source_file
 from flambeau.observe.reporting.spots import SourceSpot, insertion, is_comprehension, is_simple, spot_of
 from flambeau.observe.reports import Edit
 
@@ -100,10 +103,18 @@ class Proposer:
         self._has_text = source_file(second[0]) is not None
 
     # -- fixes ----------------------------------------------------------------------------------------------
-    def wait_stream(self, first: Site, earlier: LogicalThread, later: LogicalThread) -> Code | None:
+    def wait_stream(
+        self, first: Site, earlier: LogicalThread, later: LogicalThread, produces: bool = False
+    ) -> Code | None:
         """Return code that makes stream `later` wait for stream `earlier`, to run between `first` and the present
         statement.
+
+        Args:
+            produces: True if the first access writes what the second one uses, so that it may prefetch it.
         """
+        seconds = [found.spot for found in self._places]
+        if produces and (code := _before_issue(first, earlier, later, seconds)) is not None:
+            return code
         found = list(self._waits(first, earlier, later))
         return next((code for code in found if code.certain), found[0] if found else None)
 
@@ -119,9 +130,18 @@ class Proposer:
         others = _after_first, self._bind_stream, self._device_synchronized
         yield from filter(None, [way(first, earlier, later) for way in others])
 
-    def synchronize(self, first: Site, earlier: LogicalThread) -> Code | None:
-        """Return code that makes the host wait for stream `earlier` before the present statement."""
-        for depth, _ in self._candidates(first, earlier):
+    def synchronize(
+        self, first: Site, earlier: LogicalThread, is_event: Callable[[Any], bool] | None = None
+    ) -> Code | None:
+        """Return code that makes the host wait for stream `earlier` before the present statement.
+
+        Args:
+            is_event: Returns True for Event objects that suffice, because later work of the stream need not be waited
+                for.
+        """
+        for depth, (scope, _) in self._candidates(first, earlier):
+            if is_event is not None and (event := event_name(scope, is_event)):
+                return self._before(depth, first, earlier, (f"{event}.synchronize()",))
             if awaited := self._waiter(depth, earlier):
                 return self._before(depth, first, earlier, (f"{awaited.text}.synchronize()",))
         return self._device_synchronized(first, earlier, earlier)
@@ -141,7 +161,7 @@ class Proposer:
                 return self._before(
                     depth, first, earlier, (f"for work in {containers.pop()}:", "    work.wait()")
                 )
-        return self._device_synchronized(first, earlier, earlier)
+        return _before_clearing(begin) or self._device_synchronized(first, earlier, earlier)
 
     # -- places -----------------------------------------------------------------------------------------------
     def _candidates(self, first: Site, earlier: LogicalThread) -> Iterator[tuple[int, _FrameSpot]]:
@@ -161,7 +181,7 @@ class Proposer:
             return False
         ran = [each.ran_before(first, earlier) for each in self._places[depth:]]
         if depth == 0 and self._is_innermost and self._is_direct:
-            return ran[0] is not False
+            return ran[0] is not False and not self._places[0].may_issue(first)
         return True in ran
 
     def _bind_stream(self, first: Site, earlier: LogicalThread, later: LogicalThread) -> Code | None:
@@ -193,11 +213,7 @@ class Proposer:
         for depth, (_, spot) in self._candidates(first, earlier):
             cuda = cuda_module(spot.source)
             if cuda is not None:
-                created = f", created at {place(earlier.site)}," if earlier.site else ""
-                hint = (
-                    f"This waits for the whole device, because {earlier}{created} has no name there"
-                    f"{_elsewhere(spot_of(first))}."
-                )
+                hint = f"This waits for the whole device, because {_nameless(first, earlier)}."
                 line = f"{cuda}.synchronize({self._index(depth, earlier)})"
                 return self._before(depth, first, earlier, (line,), hint)
         return None
@@ -256,6 +272,19 @@ class _FrameSpot(NamedTuple):
             return None
         # if it is the running call itself, an earlier iteration made it
         return call.statement is not self.spot.statement or call.node is self.spot.node
+
+    def may_issue(self, first: Site) -> bool:
+        """Return True if functions that the frame's statement calls may issue the first access in its turn."""
+        begin = spot_of(first)
+        sources = {self.spot.source, *([begin.source] if begin is not None else [])}
+        called, seen = [self.spot.statement], set[str]()
+        while called:
+            names = {last_name(n.func) for n in ast.walk(called.pop()) if isinstance(n, ast.Call)} - seen
+            seen |= names
+            called += [
+                function for source in sources for name in names for function in source.functions(name)
+            ]
+        return first[0].co_name in seen
 
 
 def record_stream(first: Site, user: LogicalThread, operand: int, allocated: Site | None) -> Code | None:
@@ -319,22 +348,60 @@ def capture_wait(first: Site, second: Site) -> Code | None:
 def _after_first(first: Site, earlier: LogicalThread, later: LogicalThread) -> Code | None:
     """Return a wait after the block that selects the stream of the first access, for a default stream."""
     spot = spot_of(first)
-    if spot is None or later.ordinal or not earlier.ordinal or not is_own_file(spot.source.path):
-        return None
     block, stream = _selected_at(spot)
-    cuda = cuda_module(spot.source)
-    if block is None or stream is None or cuda is None or not is_simple(stream) or block.end_lineno is None:
+    if spot is None or block is None or stream is None or block.end_lineno is None:
         return None
-    if any(isinstance(node, _LEAVE) for node in ast.walk(block)):
+    lines = _default_wait_lines(spot, stream, earlier, later)
+    if not lines or any(isinstance(node, _LEAVE) for node in ast.walk(block)):
         return None  # control flow might not reach a line after it
-    text, same = ast.unparse(stream), earlier.device == later.device
-    waiting = (
-        # on each device that executes the line
-        f"{cuda}.default_stream({f'{text}.device' if same else later.device})"
-    )
-    lines = (f"{waiting}.wait_stream({text})",)
     edit = insertion(spot.source, block.end_lineno + 1, block, lines)
     return Code(f"After {line_place(spot.source.path, block.end_lineno)} insert", lines, (edit,), True)
+
+
+def _before_issue(
+    first: Site, earlier: LogicalThread, later: LogicalThread, seconds: list[SourceSpot]
+) -> Code | None:
+    """Return a wait of a default stream in a loop or loader that prefetches; see Note [Prefetching]."""
+    spot = spot_of(first)
+    block, stream = _selected_at(spot)
+    if spot is None or block is None or stream is None:
+        return None
+    lines = _default_wait_lines(spot, stream, earlier, later)
+    places = places_before_issue(spot, block, stream, seconds) if lines else []
+    if not places:
+        return None
+    at = [SourceSpot(spot.source, place, place) for place in places]
+    where = " and before ".join(line_place(spot.source.path, each.line) for each in at)
+    return Code(f"Before {where} insert", lines, tuple(each.before(*lines) for each in at), True)
+
+
+def _before_clearing(begin: SourceSpot | None) -> Code | None:
+    """Return code that waits for the works of a list before the line that empties the list."""
+    if begin is None or not is_own_file(begin.source.path):
+        return None
+    found = find_emptying(begin)
+    if found is None:
+        return None
+    works, statement = found
+    spot = SourceSpot(begin.source, statement, statement)
+    return _insert_before(spot, (f"for work in {works}:", "    work.wait()"), certain=False)
+
+
+def _default_wait_lines(
+    spot: SourceSpot, stream: ast.expr, earlier: LogicalThread, later: LogicalThread
+) -> tuple[str, ...]:
+    """Return the line that makes a default stream wait for a stream that is named at a position of its class or
+    function; () if there is none.
+    """
+    cuda = cuda_module(spot.source)
+    if later.ordinal or not earlier.ordinal or not is_own_file(spot.source.path):
+        return ()
+    if cuda is None or not is_simple(stream):
+        return ()
+    text, same = ast.unparse(stream), earlier.device == later.device
+    # on each device that executes the line
+    waiting = f"{cuda}.default_stream({f'{text}.device' if same else later.device})"
+    return (f"{waiting}.wait_stream({text})",)
 
 
 def _insert_before(spot: SourceSpot, lines: tuple[str, ...], certain: bool = True, hint: str = "") -> Code:
@@ -348,6 +415,17 @@ def _selected_at(spot: SourceSpot | None) -> tuple[ast.stmt, ast.expr] | tuple[N
     None).
     """
     return next(spot.selections(), (None, None)) if spot is not None else (None, None)
+
+
+def _nameless(first: Site, earlier: LogicalThread) -> str:
+    """Return why no line waits for a stream alone, and what to change so that one can."""
+    if earlier.grouped:
+        return (
+            f"no variable there holds the work that began at {place(first)}: keep the work and call its wait() to wait "
+            "for it alone"
+        )
+    created = f", created at {place(earlier.site)}," if earlier.site else ""
+    return f"{earlier}{created} has no name there{_elsewhere(spot_of(first))}"
 
 
 def _elsewhere(first: SourceSpot | None) -> str:

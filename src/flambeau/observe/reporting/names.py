@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from flambeau.core.callsite import Site
@@ -135,6 +135,42 @@ def work_on(agent: LogicalThread) -> Callable[[Any], bool]:
         return has_method(value, "block_current_stream") and is_stream(attributes(value).get("_stream"))
 
     return is_work
+
+
+def event_after(
+    last: tuple[LogicalThread, int], records: Mapping[int, tuple[LogicalThread, int, object]]
+) -> Callable[[Any], bool]:
+    """Return a predicate that is True for Event objects whose record follows a command, but not all its stream's work.
+
+    Args:
+        last: The command's logical thread and number.
+        records: Event handle -> logical thread and number of its present record.
+    """
+
+    def is_after(value: Any) -> bool:
+        mark = attributes(value).get("_mark") if has_method(value, "elapsed_time") else None
+        thread, number = records.get(attributes(mark).get("handle", 0), (None, 0, None))[:2]
+        return thread is last[0] and last[1] < number < last[0].time
+
+    return is_after
+
+
+def event_name(scope: FrameScope, wanted: Callable[[Any], bool]) -> str | None:
+    """Return how the scope's function writes an event that it records or waits for; None if `wanted` accepts none."""
+    if scope.spot is None or not scope.is_live:
+        return None
+    source = scope.spot.source
+    calls = [*source.calls.get("record", ()), *source.calls.get("synchronize", ())]
+    nodes = [c.func.value for c in calls if isinstance(c.func, ast.Attribute)]
+    nodes += [
+        a for name in ("record_event", "wait_event") for c in source.calls.get(name, ()) for a in c.args
+    ]
+    for node in nodes:
+        if is_simple(node) and source.is_within(node, scope.spot.function) and has_value(scope, node, wanted):
+            names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
+            if all(scope.spot.is_bound(name, scope.site[0]) for name in names):
+                return ast.unparse(node)
+    return None
 
 
 def has_value(scope: FrameScope, node: ast.expr, wanted: Callable[[Any], bool]) -> bool:

@@ -80,6 +80,10 @@ class SourceFile:
                 )
         return found
 
+    def functions(self, name: str) -> list[ast.stmt]:
+        """Return the functions and methods of the file that have a name."""
+        return [n for n in ast.walk(self.tree) if isinstance(n, FUNCTIONS[:2]) and n.name == name]
+
     def parents(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield the syntax nodes that contain `node`, innermost first."""
         while (found := self._parents.get(node)) is not None:
