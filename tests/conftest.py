@@ -15,6 +15,9 @@ from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the oracle's
+os.environ.setdefault(
+    "FLAMBEAU_FUSE_FROM", "0"
+)  # small tensors show what compiled functions do with large ones
 for name in (
     "FLAMBEAU_DRIVER",
     "FLAMBEAU_VIRTUAL_DEVICES",

@@ -9,6 +9,7 @@ It exits with status 1 if a compiled result differs. With FLAMBEAU_LOGS=fusion i
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -18,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "compile"))
+os.environ.setdefault(
+    "FLAMBEAU_FUSE_FROM", "0"
+)  # so that random programs, whose tensors are small, are fused
 
 from random_programs import Walk
 from step_programs import Steps

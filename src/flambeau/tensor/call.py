@@ -18,6 +18,7 @@ scalars, which memory is shared) is half of the lines. A change of the fast path
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -51,6 +52,7 @@ from flambeau.tensor.autograd.grad_validation import set_callers
 from flambeau.tensor.autograd.in_place import begin_in_place, finish_in_place
 from flambeau.tensor.autograd.inplace_checks import refuse_inference, require_changeable
 from flambeau.tensor.autograd.recording import RecordPlan, begin_recording, finish_recording
+from flambeau.tensor.storage import is_pending
 from flambeau.tensor.structures import SeenKeys, Structures
 from flambeau.tensor.tensor import Tensor
 from flambeau.tensor.tensor_core import StorageCore, TensorCore, make_in, use_on
@@ -77,6 +79,7 @@ class CallPlan:
         "executable",
         "index",
         "is_from_tree",
+        "largest",
         "launch",
         "model",
         "more_outputs",
@@ -106,6 +109,7 @@ class CallPlan:
         self.alone: Launch | bool | None = (
             None  # what `_defer` collects; False: nothing; None: not decided yet
         )
+        self.largest = -1  # bytes of the largest operand; -1: not computed yet
         inputs = tuple(enumerate(signature.inputs))
         self.tensors = tuple([i for i, x in inputs if isinstance(x, Meta)])
         self.scalars = tuple(
@@ -122,6 +126,7 @@ class CallPlan:
         plan.scalars = self.scalars
         plan.executable = plan.record_plan = plan.alone = None
         plan.is_from_tree = True
+        plan.largest = -1
         plan.model = self
         plan.outputs = outputs
         plan.output = output = outputs[0]
@@ -133,12 +138,15 @@ class CallPlan:
 
 _new_plan = CallPlan.__new__
 plans: dict[tuple[Any, ...], CallPlan] = {}
-fast_plans = plans  # where the warm path looks; `_NO_PLANS` while a thread autocasts or calls are intercepted
+immediate: dict[tuple[Any, ...], CallPlan] = {}  # plans of calls that compiled functions never collect
+fast_plans = plans  # where the warm path looks: see `_choose_fast_plans`
 structures = Structures()  # where a call looks that has no plan
 _caches: dict[tuple[Any, ...], tuple[dict[tuple[Any, ...], CallPlan], Structures]] = {
     flags.key(): (plans, structures)
 }
+_choice = threading.RLock()  # so that of two threads the later one's choice of tables holds
 _NO_PLANS: dict[tuple[Any, ...], CallPlan] = {}
+_least_nbytes = 0  # for which the table `immediate` holds
 _seen = SeenKeys()  # keys that plans from trees served
 
 
@@ -151,12 +159,30 @@ def _flags_changed() -> None:
 
 
 def _choose_plans() -> None:
-    global plans, fast_plans, structures
-    plans, structures = _caches.setdefault(flags.key(), ({}, Structures()))
-    fast_plans = _NO_PLANS if autocast.threads or interception.count else plans
+    global plans, structures
+    with _choice:
+        plans, structures = _caches.setdefault(flags.key(), ({}, Structures()))
+        immediate.clear()
+        _choose_fast_plans()
+
+
+def _choose_fast_plans() -> None:
+    """Choose where the warm path looks. While launches are pending, or calls are intercepted, it finds nothing."""
+    global fast_plans, _least_nbytes
+    with _choice:
+        if autocast.threads or interception.count or launch_deferral.pending is not None:
+            fast_plans = _NO_PLANS
+        elif not launch_deferral.open_regions:
+            fast_plans = plans
+        else:
+            if _least_nbytes != launch_deferral.least_nbytes:
+                _least_nbytes = launch_deferral.least_nbytes
+                immediate.clear()
+            fast_plans = immediate
 
 
 def _forget_plans() -> None:
+    immediate.clear()
     for cache, trees in _caches.values():
         cache.clear()
         trees.clear()
@@ -165,7 +191,8 @@ def _forget_plans() -> None:
 
 flags.subscribe(_flags_changed)
 autocast.subscribe(_flags_changed)
-interception.subscribe(_choose_plans)
+interception.subscribe(_choose_fast_plans)
+launch_deferral.subscribe(_choose_fast_plans)
 system.on_close(_forget_plans)
 
 
@@ -289,7 +316,7 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
                 return call(op, args, _params_to_numbers(op, params))
             plan = _find_in_tree(key, args) or _make_plan(key, op, args, params)
         if launch_deferral.open_regions:
-            deferred = _defer(plan, op, args, params, tracked)
+            deferred = _defer(key, plan, op, args, params, tracked)
             if deferred is not None:
                 return deferred
     node = None
@@ -316,7 +343,9 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
     return tuple(results) if plan.more_outputs else result
 
 
-def _defer(plan: CallPlan, op: Op, args: Sequence[Any], params: tuple[Any, ...], tracked: bool) -> Any:
+def _defer(
+    key: tuple[Any, ...], plan: CallPlan, op: Op, args: Sequence[Any], params: tuple[Any, ...], tracked: bool
+) -> Any:
     """Return a call's result if its launch or its parts can be deferred (Note [Deferred launches]), else None.
 
     None means that the caller launches now; all deferred launches have then been issued.
@@ -328,6 +357,11 @@ def _defer(plan: CallPlan, op: Op, args: Sequence[Any], params: tuple[Any, ...],
     launch = _launch_alone(plan, op, args, params)
     if launch is None and not collecting.is_divided(op, args, params):
         launch_deferral.settle(f"{op.name} cannot be fused")
+        _keep_immediate(key, plan)
+        return None
+    if collecting.is_small(plan, args):
+        launch_deferral.settle(f"{op.name} has small operands")
+        _keep_immediate(key, plan)
         return None
     node = None
     if tracked and mode.recording:
@@ -347,15 +381,37 @@ def _launch_alone(plan: CallPlan, op: Op, args: Sequence[Any], params: tuple[Any
     if plan.alone is None:
         found = signature(op, args, params)
         launch = Launch(op.kernel, plan.outputs, found.inputs, found.params)
+        plan.largest = max([meta.nbytes for meta in (*plan.outputs, *found.inputs) if isinstance(meta, Meta)])
         plan.alone = launch_deferral.collecting.can_collect(launch, plan.context) and launch
     return plan.alone if isinstance(plan.alone, Launch) and not plan.more_outputs else None
 
 
-def _defer_into(plan: CallPlan, op: Op, target: Tensor, args: Sequence[Any], params: tuple[Any, ...]) -> bool:
+def _defer_into(
+    key: tuple[Any, ...],
+    plan: CallPlan,
+    op: Op,
+    target: Tensor,
+    args: Sequence[Any],
+    params: tuple[Any, ...],
+) -> bool:
     """Return True if a call that writes into `target` is deferred. False: the caller settles and launches."""
     collecting = launch_deferral.collecting
-    launch = _launch_alone(plan, op, args, params) if collecting.is_collecting() else None
-    return launch is not None and collecting.collect_into(launch, plan, args, target)
+    if not collecting.is_collecting():
+        return False
+    launch = _launch_alone(plan, op, args, params)
+    if launch is None or (not is_pending(target.memory) and collecting.is_small(plan, args)):
+        _keep_immediate(key, plan)
+        return False
+    return collecting.collect_into(launch, plan, args, target)
+
+
+def _keep_immediate(key: tuple[Any, ...], plan: CallPlan) -> None:
+    """Let the fast path launch a call that compiled functions do not collect. See Note [Small calls]."""
+    with _choice:
+        if _least_nbytes == launch_deferral.least_nbytes:
+            if len(immediate) >= _LIMIT:
+                immediate.clear()
+            immediate[key] = plan
 
 
 def call_into(
@@ -466,7 +522,7 @@ def _call_into(
             a = args[i]
             if a is not target and a.memory is target.memory:
                 _check_overlap(target, a)
-    if launch_deferral.open_regions and _defer_into(plan, op, outputs[0], args, params):
+    if launch_deferral.open_regions and _defer_into(key, plan, op, outputs[0], args, params):
         launch_deferral.note_recording(launch_deferral.has_recorded or node is not None)
     else:
         _launch_into(plan, op, outputs, args)

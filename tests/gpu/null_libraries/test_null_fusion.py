@@ -68,7 +68,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("null")
     null_gpu.build(folder)
     (installed,) = [path for path in map(Path, sys.path) if any(path.glob("nvidia/*/lib/libnvrtc.so.*"))]
-    return null_gpu.environment(folder, installed, {"FLAMBEAU_KERNEL_CACHE": "0", "FLAMBEAU_LOGS": "fusion"})
+    return null_gpu.environment(
+        folder,
+        installed,
+        {"FLAMBEAU_FUSE_FROM": "0", "FLAMBEAU_KERNEL_CACHE": "0", "FLAMBEAU_LOGS": "fusion"},
+    )
 
 
 @pytest.mark.parametrize("refuse", [False, True])

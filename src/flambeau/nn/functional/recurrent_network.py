@@ -23,6 +23,7 @@ from flambeau.nn.functional.dropout import dropout
 from flambeau.nn.functional.recurrence import Layers, concatenate, concatenate_into, run_steps
 from flambeau.ops.nn import recurrent_network as ops
 from flambeau.runtime import system
+from flambeau.runtime.hooks import launch_deferral
 from flambeau.runtime.hooks.host_work import library_call
 from flambeau.tape.mode import mode as tape
 from flambeau.tape.mode import recording
@@ -39,7 +40,9 @@ def run_network(
     layers: Layers, data: Tensor, states: Sequence[Tensor], params: Sequence[Tensor]
 ) -> tuple[Tensor, ...] | None:
     """Return the outputs and last states of a network; None if no library runs it."""
-    if data.meta.device.type != "cuda" or not flags.cudnn_enabled or interception.count:
+    if data.meta.device.type != "cuda" or not flags.cudnn_enabled:
+        return None
+    if interception.count or launch_deferral.open_regions:
         return None
     if not layers.dropout or layers.count == 1:
         return _run_layers(layers, data, states, params)

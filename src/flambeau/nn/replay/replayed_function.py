@@ -27,6 +27,7 @@ from flambeau.nn.replay.nesting import Nesting, flatten
 from flambeau.nn.replay.python_state import CodeThatRan, PythonState, TooMuchState
 from flambeau.nn.replay.recorded_capture import CaptureBreak
 from flambeau.runtime import current, system
+from flambeau.runtime.hooks import launch_deferral
 from flambeau.tape.mode import mode
 from flambeau.tensor import autocast, interception
 from flambeau.tensor.arguments import torch_function
@@ -146,9 +147,15 @@ class ReplayedFunction:
         self._latest.clear()
         self.captures = 0
 
-    def _run_default(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        with collected_launches():
+    def _run_default(
+        self, args: Sequence[Any], kwargs: dict[str, Any], least_nbytes: int | None = None
+    ) -> Any:
+        with collected_launches(least_nbytes):
             return self.function(*args, **kwargs)
+
+    def _run_whole(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Run the function for a capture, which contains fused kernels of all sizes."""
+        return self._run_default(args, kwargs, 0)
 
     def _call(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         leaves: Sequence[Any] = args
@@ -197,7 +204,7 @@ class ReplayedFunction:
         self._expire()
         signature = _Signature(leaves)
         with _Nesting(), signature.ran.watch():
-            result = self._run_default(args, kwargs)
+            result = self._run_whole(args, kwargs)
         self._signatures[key] = signature
         return result
 
@@ -236,7 +243,7 @@ class ReplayedFunction:
 
         def run() -> Any:
             with signature.ran.watch():
-                return self._run_default(args, kwargs)
+                return self._run_whole(args, kwargs)
 
         with _Nesting():
             context = current.context_at(current.local.device)
@@ -269,7 +276,7 @@ class ReplayedFunction:
             RuntimeError: If they differ. The graph is dropped.
         """
         with _Nesting():
-            difference = found.compare(lambda: self._run_default(args, kwargs), leaves)
+            difference = found.compare(lambda: self._run_whole(args, kwargs), leaves)
         if difference:
             signature.captured.remove(found)
             raise RuntimeError(
@@ -317,7 +324,12 @@ class _Nesting:
 
 def _can_replay() -> bool:
     """Return True if this thread's calls can be captured and replayed now."""
-    if interception.count or not system.is_initialized() or _Nesting.is_open():
+    if (
+        interception.count
+        or launch_deferral.open_regions
+        or not system.is_initialized()
+        or _Nesting.is_open()
+    ):
         return False
     if flags.profiled or flags.memory_subscribed or flags.launch_blocking or mode.anomaly or mode.pack_hooks:
         return False

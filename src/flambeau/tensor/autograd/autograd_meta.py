@@ -11,6 +11,7 @@ https://github.com/pytorch/pytorch/issues/137483.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from functools import partial
 from sys import getrefcount
@@ -23,7 +24,7 @@ from flambeau.ops import view as records
 from flambeau.ops.shape.joining import cat
 from flambeau.ops.view import View
 from flambeau.runtime import current
-from flambeau.runtime.hooks import host_work
+from flambeau.runtime.hooks import host_work, launch_deferral
 from flambeau.tape.mode import mode, recording
 from flambeau.tape.node import LEAF_SEQUENCE, Edge, Leaf, Node
 from flambeau.tensor import dispatch, interception, layouts
@@ -50,16 +51,21 @@ _LIMIT = 8_192  # number of cached plans of views, equal to that of calls
 _view_plans: dict[tuple[Any, ...], ViewPlan] = {}  # rules are pure: a cache, never cleared but for size
 _view_structures = Structures()  # rules are pure
 _seen_views = SeenKeys()
-_fast_view_plans = _view_plans  # where `run` looks first; empty while calls are intercepted or charged
+_fast_view_plans = _view_plans  # where `run` looks first: see `_choose_plans`
+_choice = threading.RLock()  # so that of two threads the later one's choice holds
 _NO_PLANS: dict[tuple[Any, ...], ViewPlan] = {}
 
 
 def _choose_plans() -> None:
+    """Choose where `run` looks first. While launches are pending, views of their results need another path."""
     global _fast_view_plans
-    _fast_view_plans = _view_plans if not interception.count and host_work.charge is None else _NO_PLANS
+    with _choice:
+        is_slow = interception.count or launch_deferral.pending is not None or host_work.charge is not None
+        _fast_view_plans = _NO_PLANS if is_slow else _view_plans
 
 
 interception.subscribe(_choose_plans)
+launch_deferral.subscribe(_choose_plans)
 host_work.on_change(_choose_plans)
 
 

@@ -5,6 +5,7 @@ See Note [Deferred launches] in runtime/hooks/launch_deferral.py.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,11 +23,16 @@ from flambeau.runtime import current, system
 from flambeau.runtime.context import Context
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.tape.mode import mode
-from flambeau.tensor import interception
 from flambeau.tensor.fusion.divided_calls import call_parts as call_parts
 from flambeau.tensor.fusion.divided_calls import is_divided as is_divided
 from flambeau.tensor.fusion.pending_calls import PendingGroup, is_reduction, rows_of
+from flambeau.tensor.storage import is_pending
 from flambeau.tensor.tensor import Tensor
+
+LEAST_NBYTES = int(os.environ.get("FLAMBEAU_FUSE_FROM") or 1 << 22)
+"""Bytes of an operand from which on calls are collected: see Note [Small calls] in runtime/hooks/launch_deferral.py. A
+kernel that reads and writes 4 MiB takes a data center GPU about as long as the host needs to launch it.
+"""
 
 _MOST_DIMS = 7  # of a shape, which bounds the parameters of a kernel
 _LEAST_ROW = 32  # elements of a row that threads read together
@@ -36,10 +42,13 @@ _SMALL = 1 << 18  # bytes for which it does not matter how many blocks there are
 
 
 @contextmanager
-def collected_launches() -> Iterator[None]:
-    """Collect the launches of pointwise operators that this thread calls within a block."""
-    interception.open_one()
-    launch_deferral.add_region(1)
+def collected_launches(least_nbytes: int | None = None) -> Iterator[None]:
+    """Collect the launches of pointwise operators that this thread calls within a block.
+
+    Args:
+        least_nbytes: Bytes of an operand from which on calls are collected; None for `LEAST_NBYTES`.
+    """
+    before = launch_deferral.open_region(LEAST_NBYTES if least_nbytes is None else least_nbytes)
     try:
         yield
         launch_deferral.settle("the compiled function returns")
@@ -47,10 +56,9 @@ def collected_launches() -> Iterator[None]:
         launch_deferral.settle("the compiled function raises")
         raise
     finally:
-        launch_deferral.add_region(-1)
+        launch_deferral.close_region(before)
         if not launch_deferral.open_regions:
             remove_settling_drivers()
-        interception.close_one()
 
 
 @contextmanager
@@ -95,6 +103,13 @@ def is_collecting() -> bool:
         launch_deferral.local.depth > 0
         and not (flags.profiled or flags.memory_subscribed or flags.launch_blocking or mode.anomaly)
         and seat() is None  # threads that take turns must not wait for each other's groups
+    )
+
+
+def is_small(plan: Any, args: Sequence[Any]) -> bool:
+    """Return True if a call is launched immediately although it can be fused. See Note [Small calls]."""
+    return plan.largest < launch_deferral.least_nbytes and not (
+        launch_deferral.pending is not None and any(is_pending(args[i].memory) for i in plan.tensors)
     )
 
 
