@@ -31,27 +31,56 @@ ROUNDS, CALLS = 7, 20
 
 def mlp(m: Any) -> Any:
     layers = [m.nn.Linear(256, 256), m.nn.ReLU(), m.nn.Linear(256, 256), m.nn.ReLU(), m.nn.Linear(256, 10)]
-    return m.nn.Sequential(*layers), (64, 256)
+    return m.nn.Sequential(*layers), *_images(m, 64, 256)
 
 
 def deep(m: Any) -> Any:
     layers = [each for _ in range(16) for each in (m.nn.Linear(256, 256), m.nn.LayerNorm(256), m.nn.GELU())]
-    return m.nn.Sequential(*layers, m.nn.Linear(256, 10)), (64, 256)
+    return m.nn.Sequential(*layers, m.nn.Linear(256, 10)), *_images(m, 64, 256)
 
 
 def cnn(m: Any) -> Any:
     layers = [each for k in (1, 16, 32) for each in (m.nn.Conv2d(k, 16 if k == 1 else 32, 3), m.nn.ReLU())]
-    return m.nn.Sequential(*layers, m.nn.Flatten(), m.nn.Linear(32 * 22 * 22, 10)), (32, 1, 28, 28)
+    return m.nn.Sequential(*layers, m.nn.Flatten(), m.nn.Linear(32 * 22 * 22, 10)), *_images(m, 32, 1, 28, 28)
 
 
-STEPS = {"mlp": mlp, "deep": deep, "cnn": cnn}
+def _images(m: Any, *shape: int) -> tuple[Any, Any]:
+    return m.randn(*shape), m.randint(0, 10, shape[:1])
+
+
+def gpt(m: Any, batch: int, length: int, width: int = 384, heads: int = 6, vocabulary: int = 256) -> Any:
+    """Return a decoder of 6 layers in bfloat16, and tokens."""
+    nn, functional = m.nn, m.nn.functional
+
+    class Block(nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.heads, self.join = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x: Any) -> Any:
+            split = (batch, length, heads, width // heads)
+            parts = [y.view(split).transpose(1, 2) for y in self.heads(self.before(x)).chunk(3, -1)]
+            found = functional.scaled_dot_product_attention(*parts, is_causal=True)
+            x = x + self.join(found.transpose(1, 2).reshape(batch, length, width))
+            return x + self.down(functional.gelu(self.up(self.between(x)), approximate="tanh"))
+
+    layers = [nn.Embedding(vocabulary, width), *[Block() for _ in range(6)], nn.LayerNorm(width)]
+    net = nn.Sequential(*layers, nn.Linear(width, vocabulary), nn.Flatten(0, 1)).bfloat16()
+    tokens = m.randint(0, vocabulary, (batch, length + 1))
+    return net, tokens[:, :-1].contiguous(), tokens[:, 1:].flatten()
+
+
+STEPS: dict[str, Callable[[Any], Any]] = {
+    "mlp": mlp, "deep": deep, "cnn": cnn, "gpt": lambda m: gpt(m, 2, 64), "gpt16k": lambda m: gpt(m, 64, 256),
+}  # fmt: skip
 
 
 def build(m: Any, name: str) -> tuple[Callable[[Any, Any], Any], Any, Any]:
     """Return a step and its arguments."""
     m.manual_seed(0)
-    net, shape = STEPS[name](m)
-    net = net.cuda()
+    net, x, labels = [each.cuda() for each in STEPS[name](m)]
     optimizer = m.optim.Adam(net.parameters(), lr=1e-3, capturable=True)
 
     def step(x: Any, labels: Any) -> Any:
@@ -61,7 +90,7 @@ def build(m: Any, name: str) -> tuple[Callable[[Any, Any], Any], Any, Any]:
         optimizer.step()
         return loss
 
-    return step, m.randn(*shape, device="cuda"), m.randint(0, 10, shape[:1], device="cuda")
+    return step, x, labels
 
 
 def measure(m: Any, name: str, mode: str | None) -> dict[str, Any]:
