@@ -101,6 +101,6 @@ def test_sizes_of_calls_follow_the_compiled_function() -> None:
         return y
 
     for least in (1 << 20, 0, 1 << 20, 0):
-        with collecting.collected_launches(least), collecting.collected_launches(1 << 20):
+        with collecting.CollectedLaunches(least), collecting.CollectedLaunches(1 << 20):
             body()
     assert pending == [False, True, False, True]

@@ -222,7 +222,7 @@ class CompileContext:
                 return fn(*args, **kwargs)
             if replayed is not None:
                 return replayed(*args, **kwargs)
-            with _load_collecting().collected_launches():
+            with _load_collecting().CollectedLaunches():
                 return fn(*args, **kwargs)
 
         _mark(compile_wrapper, fn)

@@ -32,7 +32,7 @@ from flambeau.tape.mode import mode
 from flambeau.tensor import autocast, interception
 from flambeau.tensor.arguments import torch_function
 from flambeau.tensor.autograd.autograd_meta import requires_grad
-from flambeau.tensor.fusion.collecting import collected_launches
+from flambeau.tensor.fusion.collecting import CollectedLaunches
 from flambeau.tensor.tensor import Tensor
 
 LIMIT = 8  # captures of one function, PyTorch's `recompile_limit`
@@ -150,7 +150,7 @@ class ReplayedFunction:
     def _run_default(
         self, args: Sequence[Any], kwargs: dict[str, Any], least_nbytes: int | None = None
     ) -> Any:
-        with collected_launches(least_nbytes):
+        with CollectedLaunches(least_nbytes):
             return self.function(*args, **kwargs)
 
     def _run_whole(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -327,7 +327,7 @@ def _run_engine(
     """Run backward. After a compiled function recorded calls for it, launches of backward are collected as well."""
     if not launch_deferral.has_recorded:
         return engine.run_backward(roots, keep, create_graph, places, accumulate)
-    with import_module("flambeau.tensor.fusion.collecting").collected_launches():
+    with import_module("flambeau.tensor.fusion.collecting").CollectedLaunches():
         return engine.run_backward(roots, keep, create_graph, places, accumulate)
 
 

@@ -41,24 +41,28 @@ _SPLIT_BYTES = 1 << 16  # of a row from which on the template lets several block
 _SMALL = 1 << 18  # bytes for which it does not matter how many blocks there are
 
 
-@contextmanager
-def collected_launches(least_nbytes: int | None = None) -> Iterator[None]:
-    """Collect the launches of pointwise operators that this thread calls within a block.
+class CollectedLaunches:
+    """A context in which the launches of pointwise operators that this thread calls are collected.
 
     Args:
         least_nbytes: Bytes of an operand from which on calls are collected; None for `LEAST_NBYTES`.
     """
-    before = launch_deferral.open_region(LEAST_NBYTES if least_nbytes is None else least_nbytes)
-    try:
-        yield
-        launch_deferral.settle("the compiled function returns")
-    except BaseException:
-        launch_deferral.settle("the compiled function raises")
-        raise
-    finally:
-        launch_deferral.close_region(before)
-        if not launch_deferral.open_regions:
-            remove_settling_drivers()
+
+    __slots__ = ("_before", "_least_nbytes")
+
+    def __init__(self, least_nbytes: int | None = None) -> None:
+        self._least_nbytes = LEAST_NBYTES if least_nbytes is None else least_nbytes
+
+    def __enter__(self) -> None:
+        self._before = launch_deferral.open_region(self._least_nbytes)
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            launch_deferral.settle(f"the compiled function {'returns' if kind is None else 'raises'}")
+        finally:
+            launch_deferral.close_region(self._before)
+            if not launch_deferral.open_regions:
+                remove_settling_drivers()
 
 
 @contextmanager

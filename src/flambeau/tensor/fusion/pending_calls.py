@@ -23,7 +23,7 @@ from flambeau.core.callsite import Site, line_of
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Fold, Launch, Routine, holds_rows, is_join
+from flambeau.driver.api import Expression, Fold, Launch, holds_rows, is_join
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.runtime.streams.stream import Stream
 from flambeau.tensor.fusion import fused_plans, fusion_log
@@ -54,6 +54,10 @@ class GroupRows(NamedTuple):
     of: tuple[int, ...]
     shape: tuple[int, ...]
     itemsize: int
+
+
+def _is_pointwise(launch: Launch) -> bool:
+    return launch.kernel.cuda.__class__ is Expression
 
 
 def is_reduction(launch: Launch) -> bool:
@@ -147,6 +151,8 @@ class PendingGroup:
         """Return "" if the next call on this stream belongs to this group, else why it does not."""
         if len(self.calls) >= _MOST_CALLS or len(self.inputs) >= _MOST_INPUTS:
             return "the group is full"
+        if _is_pointwise(launch) and launch.outputs[0].shape in self.shapes and not self.writers:
+            return ""
         reduces = is_reduction(launch)
         if why := _refuses_rows(self, launch, args):
             return why
@@ -244,7 +250,7 @@ class PendingGroup:
 
     def _computes(self, memory: Storage) -> bool:
         """Return True if a call of this group computes the contents of a storage."""
-        return is_pending(memory) and memory.call.group is self
+        return memory.__class__ is DeferredStorage and memory.call is not None and memory.call.group is self
 
     def _operand(self, place: int) -> tuple[int, Meta]:
         operand = self.inputs[place]
@@ -283,11 +289,7 @@ class PendingGroup:
     def _append(
         self, launch: Launch, plan: Any, args: Sequence[Any], numbers: Sequence[Any], site: Site | None
     ) -> PendingCall:
-        if holds_rows(launch):
-            shape = launch.outputs[0].shape
-            read = [self._source if _has_shape(x, shape) else self._source_beside for x in launch.inputs]
-            sources = tuple([find(x, a) for find, x, a in zip(read, launch.inputs, args, strict=True)])
-        elif numbers:
+        if numbers:
             values = iter(numbers)
             operands = zip(launch.inputs, args, strict=True)
             sources = tuple(
@@ -296,17 +298,17 @@ class PendingGroup:
                     for x, a in operands
                 ]
             )
+        elif holds_rows(launch):
+            shape = launch.outputs[0].shape
+            read = [self._source if _has_shape(x, shape) else self._source_beside for x in launch.inputs]
+            sources = tuple([find(x, a) for find, x, a in zip(read, launch.inputs, args, strict=True)])
         else:
             sources = tuple(map(self._source, launch.inputs, args))
         call = PendingCall(self, launch, plan, sources, site)
         self.calls.append(call)
         self.shapes.add(launch.outputs[0].shape)
-        if launch.kernel.cuda.__class__ is Routine:
-            self.has_held_rows = self.has_held_rows or holds_rows(launch)
-            self.has_join = self.has_join or is_join(launch)
-        if self.rows is None and is_reduction(launch):
-            self.rows = rows_of(launch)
-            self.shapes.add(self.rows.of)
+        if not _is_pointwise(launch):
+            _note_rows(self, launch)
         self.stream.queue.busy = True
         return call
 
@@ -319,9 +321,11 @@ class PendingGroup:
         """Return the value of a tensor as in `PendingCall.sources`."""
         memory = arg.memory
         if self._computes(memory):
-            position: int = memory.call.position
+            call: PendingCall = memory.call
+            if arg.meta is operand is call.launch.outputs[0] and not arg.deferred_offset:
+                return -1 - call.position
             is_whole = self._is_whole(arg, operand)
-            return -1 - position if is_whole else self._view(position, operand, arg.deferred_offset)
+            return -1 - call.position if is_whole else self._view(call.position, operand, arg.deferred_offset)
         place = self._place(arg.ptr, operand, memory)
         return -1 - self.writers[place] if place in self.writers else place
 
@@ -526,6 +530,15 @@ class PendingGroup:
 
     def sizes_of_inputs(self) -> list[int]:
         return [s.nbytes for s in self._storages.values()]
+
+
+def _note_rows(group: PendingGroup, launch: Launch) -> None:
+    """Note that a call of a group is a `cat`, or divides rows among threads."""
+    group.has_held_rows = group.has_held_rows or holds_rows(launch)
+    group.has_join = group.has_join or is_join(launch)
+    if group.rows is None and is_reduction(launch):
+        group.rows = rows_of(launch)
+        group.shapes.add(group.rows.of)
 
 
 def _refuses_rows(group: PendingGroup, launch: Launch, args: Sequence[Any]) -> str:
