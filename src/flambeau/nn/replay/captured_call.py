@@ -35,6 +35,8 @@ class CapturedCall:
         launches: The commands of the graph.
         refusal: Why the graph cannot stand for further calls; None if it can.
         result: What the captured call returns.
+        replays: How often the graph was replayed.
+        latest: The number of its latest replay among those of the function; 0 if it was not replayed yet.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class CapturedCall:
         context: Context,
     ) -> None:
         self.state, self._context = state, context
+        self.replays = self.latest = 0
         states = list(state.tensors.values())
         self.arguments = StaticArguments(leaves, moving, states)
         self._counters = list({id(t.counter): t.counter for t in states}.values())

@@ -3,9 +3,11 @@
 # Note [Calls of replayed functions]
 A call's key is the layouts of its tensors, the values of its other arguments, and the thread's modes. The first call
 with a key runs in the default mode and notes the code that runs. The next one is captured, and later ones are replayed
-while the guards hold. A guard that fails leads to another capture; after `limit` captures of a function, further
-calls that no graph serves run in the default mode. A call that cannot be captured runs eagerly from the place that
-prevents it, and later calls with its key run in the default mode.
+while the guards hold. A guard that fails leads to another capture. Of a function that was captured `limit` times, a
+capture replaces the graph that was not replayed for the longest time, if it was replayed often enough to pay for that.
+If there is no such graph, further calls that no graph serves run in the default mode. So a learning rate that changes
+at each epoch is captured again and again, and one that changes at each step is not. A call that cannot be captured runs
+eagerly from the place that prevents it, and later calls with its key run in the default mode.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from flambeau.tensor.fusion.collecting import CollectedLaunches
 from flambeau.tensor.tensor import Tensor
 
 LIMIT = 8  # captures of one function, PyTorch's `recompile_limit`
+WORTH = 16  # replays that pay for the capture of a graph
 _MOST_SIGNATURES = 256
 _TENSORS = (Tensor, Parameter)
 _SIMPLE = frozenset({Tensor, Parameter, int, float, bool, str, type(None)})
@@ -102,7 +105,7 @@ class ReplayedFunction:
         context: The arguments of `torch.compile`.
 
     Attributes:
-        limit: The largest number of captures.
+        limit: The largest number of captures, without those whose graphs were replaced after `WORTH` replays.
         verify_every: Every how many replays the Python code runs again, to compare its launches; 0 for never.
         captures: The number of captures so far.
         replays: The number of replays so far.
@@ -115,6 +118,7 @@ class ReplayedFunction:
         self.limit: int = getattr(context, "capture_limit", None) or LIMIT
         self.verify_every: int = settings.get("verify_every", 0)
         self.captures = self.replays = 0
+        self._replaced = 0
         self.breaks: list[CaptureBreak] = []
         self._signatures: dict[tuple[Any, ...], _Signature] = {}
         self._latest: list[CapturedCall] = []  # whose results are valid
@@ -145,7 +149,7 @@ class ReplayedFunction:
         """Drop all captured calls."""
         self._signatures.clear()
         self._latest.clear()
-        self.captures = 0
+        self.captures = self._replaced = 0
 
     def _run_default(
         self, args: Sequence[Any], kwargs: dict[str, Any], least_nbytes: int | None = None
@@ -166,7 +170,7 @@ class ReplayedFunction:
         key = (nesting, self._ordinal, *thread_modes(), *map(key_of, leaves))
         signature = self._signatures.get(key)
         if signature is None:
-            if self.captures >= self.limit or len(self._signatures) >= _MOST_SIGNATURES:
+            if len(self._signatures) >= _MOST_SIGNATURES or not self._make_room():
                 return self._run_default(args, kwargs)
             return self._warm_up(key, leaves, args, kwargs)
         if signature.refusal is not None:
@@ -176,14 +180,35 @@ class ReplayedFunction:
             self._expire()
             self._latest.append(found)
             self.replays += 1
+            found.replays, found.latest = found.replays + 1, self.replays
             if self.verify_every and self.replays % self.verify_every == 0:
                 return self._verify(signature, found, leaves, args, kwargs)
             return found.replay(leaves)
-        if self.captures >= self.limit:
-            signature.refusal = CaptureBreak(f"it was captured {self.limit} times", None)
+        if not self._make_room():
+            lately = f"; {self.breaks[-1]}" if self.breaks else ""
+            signature.refusal = CaptureBreak(f"it was captured {self.limit} times{lately}", None)
             self._log(f"runs in the default mode from now on: {signature.refusal}")
             return self._run_default(args, kwargs)
         return self._capture(signature, leaves, args, kwargs)
+
+    def _make_room(self) -> bool:
+        """Return True if the function may be captured once more. At the limit, drop a graph that was worth its capture:
+        the one that was replayed last the longest time ago.
+        """
+        if self.captures - self._replaced < self.limit:
+            return True
+        worth = [
+            (captured.latest, signature)
+            for signature in self._signatures.values()
+            for captured in signature.captured
+            if captured.replays >= WORTH
+        ]
+        if not worth:
+            return False
+        latest, signature = min(worth, key=lambda pair: pair[0])
+        signature.captured = [captured for captured in signature.captured if captured.latest != latest]
+        self._replaced += 1
+        return True
 
     def _begin_call(self) -> None:
         """Number the calls of one step. Without marks each call is a step."""
