@@ -16,6 +16,7 @@ import pytest
 import flambeau as torch
 from flambeau.core import meta as metas
 from flambeau.core.meta import Meta
+from flambeau.core.tracing import plan_tree
 from flambeau.core.tracing.plan_tree import PlanTree
 from flambeau.core.tracing.symbols import PlanTrace, ShapeGraph
 from flambeau.ops.op import table
@@ -63,10 +64,12 @@ def test_new_shapes_compute_what_numpy_does(name: str, device: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_trees_plan_new_shapes_of_known_structures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, _ = CASES[name]
+    monkeypatch.setattr(plan_tree, "REPORT", True)
     with torch.virtual(devices=1):
         for n in range(20, 32):
             ours(torch.ones(n, n + 17, device="cuda"))
-        for module, planner in ((call, "_make_plan"), (call, "_make_plan_into"), (autograd_meta, "ViewPlan")):
+        planners = ((call, "_make_plan"), (call, "_make_plan_into"), (autograd_meta, "ViewPlan"))
+        for module, planner in (*planners, (PlanTree, "learn")):  # compiled code calls only the last two
             monkeypatch.setattr(module, planner, _refuse)
         for n in range(32, 60):
             ours(torch.ones(n, n + 17, device="cuda"))

@@ -88,10 +88,10 @@ class Meta:
     dtype: DType
     device: Device
     ndim: int
-    numel: int
+    numel: Any  # numbers are symbols while a plan is traced, which compiled modules must not convert
     itemsize: int
-    nbytes: int
-    span: int
+    nbytes: Any
+    span: Any
     contiguous: bool
     plain: bool
     channels_last: bool

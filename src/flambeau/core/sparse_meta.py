@@ -80,11 +80,11 @@ class SparseMeta(Meta):
         self.refuse_strides()
 
     @property
-    def span(self) -> NoReturn:  # type: ignore[override]
+    def span(self) -> NoReturn:
         self.refuse_strides()
 
     @property
-    def nbytes(self) -> NoReturn:  # type: ignore[override]
+    def nbytes(self) -> NoReturn:
         raise RuntimeError(
             "nbytes is not defined for sparse tensors.  If you want the size of the constituent tensors, add the "
             "nbytes of the indices and values.  If you want the size of the  equivalent dense tensor, multiply numel() "

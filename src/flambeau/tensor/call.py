@@ -104,7 +104,7 @@ class CallPlan:
         self.outputs = signature.outputs
         self.output, *more = signature.outputs
         self.more_outputs = tuple(more)
-        self.nbytes = self.output.nbytes
+        self.nbytes: Any = self.output.nbytes  # a symbol while a plan is traced
         self.record_plan: RecordPlan | None = None  # until a call is recorded
         self.alone: Launch | bool | None = (
             None  # what `_defer` collects; False: nothing; None: not decided yet

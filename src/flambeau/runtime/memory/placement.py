@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 
 
-def check_placement(name: str) -> None:
+def check_placement(name: object) -> None:
     """Raise ValueError if there is no placement of this name."""
     _seed_of(name)
 
@@ -50,7 +50,7 @@ def heap_of(placement: str, entries: list[Entry], orders: StreamClocks, index: i
     return Heap(entries, orders, index) if placement == DEFAULT else PyTorchHeap(entries, orders, index)
 
 
-def _seed_of(placement: str) -> int | None:
+def _seed_of(placement: object) -> int | None:
     name, _, seed = str(placement).partition(":")
     if name == "random" and seed.isascii() and seed.isdigit():
         return int(seed)

@@ -325,6 +325,7 @@ def _run_engine(
     roots: Any, keep: bool, create_graph: bool, places: Any, accumulate: bool = True
 ) -> list[Any]:
     """Run backward. After a compiled function recorded calls for it, launches of backward are collected as well."""
+    create_graph = bool(create_graph)  # PyTorch accepts 0 and 1, which `mode.recording` may not become
     if not launch_deferral.has_recorded:
         return engine.run_backward(roots, keep, create_graph, places, accumulate)
     with import_module("flambeau.tensor.fusion.collecting").CollectedLaunches():
