@@ -99,6 +99,17 @@ def test_long_sums_are_as_precise_as_pairwise_ones(library: KernelLibrary) -> No
     assert abs(run(body, launch, [x])[0] - exact) < 2 * abs(np.spacing(np.float32(exact)))
 
 
+@pytest.mark.parametrize("shape", [(1 << 17, 16), (40_000, 300), (65, 4097)])
+def test_sums_of_long_columns_are_precise(shape: tuple[int, int], library: KernelLibrary) -> None:
+    x = np.random.default_rng(0).uniform(0, 1, shape).astype(np.float32)
+    launch = launch_of(table["sum"], [flambeau.from_numpy(x)], ((0,), False, None))
+    form = launch.kernel.cuda
+    assert isinstance(form, Fold)
+    (found,) = run(folds.body(library, launch, form), launch, [x])
+    exact = x.astype(np.float64).sum(0)
+    assert (np.abs(found - exact) <= 8 * np.spacing(exact.astype(np.float32))).all()
+
+
 @pytest.mark.parametrize("shape", [(1, 300), (7, 64), (300, 65)])
 def test_rows_of_infinities_are_what_pytorch_makes_of_them(
     shape: tuple[int, int], library: KernelLibrary

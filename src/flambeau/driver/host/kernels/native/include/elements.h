@@ -8,6 +8,7 @@
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
+static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
 template<class A> static inline A word(i64 bits) { A x; memcpy(&x, &bits, sizeof x); return x; }
 
 typedef void (*Kernel)(i64 n, void* out, const void* const* in, const i64* constants);

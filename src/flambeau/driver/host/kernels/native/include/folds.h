@@ -1,8 +1,8 @@
 // Reductions. A row of contiguous elements is folded into LANES states, each of every LANES-th element, which compilers
-// vectorize; columns are folded into one state each. States of up to CHUNK elements are joined to those of all before
-// them, so that sums of many numbers are precise. The order does not depend on the machine.
+// vectorize; columns are folded into one state each. Long rows and columns are folded as a tree of their parts. The order
+// does not depend on the machine.
 
-constexpr i64 LANES = 64, CHUNK = 4096;
+constexpr i64 LANES = 64, WIDTH = 256;  // at most WIDTH columns at a time: fold_tree has their states on the stack
 
 struct FoldPlan {
   i64 outer, middle, inner;           // the middle dimension is reduced; inner is 1 for rows
@@ -31,22 +31,34 @@ static void put(const FoldPlan& plan, i64 n, const char* computed, char* out, Bu
   }
   if (computed != out) memcpy(out, computed, n * plan.out_itemsize);
 }
+// Folds `count` units from `start` on into `width` states: LANES units one after the other, more of them in two parts, so
+// that the error of a sum grows with the logarithm of their number. `leaf(start, count, states)` folds at most LANES units.
+template<class Leaf>
+static void fold_tree(const FoldPlan& plan, i64 width, i64 start, i64 count, const Leaf& leaf, char* states) {
+  plan.start(width, states);
+  if (count <= LANES) return leaf(start, count, states);
+  i64 left = LANES;
+  while (left * 2 < count) left *= 2;
+  alignas(64) char more[WIDTH * 8];
+  fold_tree(plan, width, start, left, leaf, states);
+  fold_tree(plan, width, start + left, count - left, leaf, more);
+  plan.join(width, more, states);
+}
+// A unit is LANES elements.
 static void fold_row(const FoldPlan& plan, const char* x, char* out) {
   Buffers buffers;
-  alignas(64) char total[LANES * 32], part[LANES * 32], rest[LANES * 32], value[32];
-  plan.start(LANES, total);
-  for (i64 at = 0; at < plan.middle; at += CHUNK) {
-    const i64 n = plan.middle - at < CHUNK ? plan.middle - at : CHUNK;
-    plan.start(LANES, part);
-    for (i64 done = 0; done < n; done += BLOCK) {
-      const i64 m = n - done < BLOCK ? n - done : BLOCK;
-      const char* block = converted(plan, m, x + (at + done) * plan.itemsize, buffers);
-      const i64 whole = m / LANES, width = plan.steps ? plan.state : plan.itemsize;
-      plan.lift(LANES, block, whole, part);
-      if (m % LANES) plan.lift(m % LANES, block + whole * LANES * width, 1, part);
+  alignas(64) char total[LANES * 8], rest[LANES * 8], value[8];
+  const i64 width = plan.steps ? plan.state : plan.itemsize;
+  const auto leaf = [&](i64 start, i64 count, char* states) {
+    const i64 end = least((start + count) * LANES, plan.middle);
+    for (i64 at = start * LANES; at < end; at += BLOCK) {
+      const i64 m = least(end - at, BLOCK), whole = m / LANES;
+      const char* block = converted(plan, m, x + at * plan.itemsize, buffers);
+      plan.lift(LANES, block, whole, states);
+      if (m % LANES) plan.lift(m % LANES, block + whole * LANES * width, 1, states);
     }
-    plan.join(LANES, part, total);
-  }
+  };
+  fold_tree(plan, LANES, 0, (plan.middle + LANES - 1) / LANES, leaf, total);
   for (i64 n = LANES / 2; n; n /= 2) {  // the states of both halves, in halves
     memcpy(rest, total + n * plan.state, n * plan.state);
     plan.join(n, rest, total);
@@ -54,19 +66,17 @@ static void fold_row(const FoldPlan& plan, const char* x, char* out) {
   plan.lower(1, total, plan.middle, value);
   put(plan, 1, value, out, buffers);
 }
+// A unit is a row of the columns.
 static void fold_columns(const FoldPlan& plan, i64 columns, const char* x, char* out) {
   Buffers buffers;
-  alignas(64) char total[BLOCK * 8], part[BLOCK * 8];
-  plan.start(columns, total);
-  for (i64 at = 0; at < plan.middle; at += LANES) {
-    const i64 rows = plan.middle - at < LANES ? plan.middle - at : LANES;
-    plan.start(columns, part);
-    for (i64 r = 0; r < rows; ++r)
-      plan.lift(columns, converted(plan, columns, x + (at + r) * plan.inner * plan.itemsize, buffers), 1, part);
-    plan.join(columns, part, total);
-  }
-  plan.lower(columns, total, plan.middle, part);
-  put(plan, columns, part, out, buffers);
+  alignas(64) char total[WIDTH * 8], value[WIDTH * 8];
+  const auto leaf = [&](i64 start, i64 count, char* states) {
+    for (i64 r = start; r < start + count; ++r)
+      plan.lift(columns, converted(plan, columns, x + r * plan.inner * plan.itemsize, buffers), 1, states);
+  };
+  fold_tree(plan, columns, 0, plan.middle, leaf, total);
+  plan.lower(columns, total, plan.middle, value);
+  put(plan, columns, value, out, buffers);
 }
 EXPORT void run_fold(const FoldPlan* plan, const i64* words) {
   char* out = (char*)words[0];
@@ -77,8 +87,8 @@ EXPORT void run_fold(const FoldPlan* plan, const i64* words) {
       out += plan->out_itemsize;
       continue;
     }
-    for (i64 c = 0; c < plan->inner; c += BLOCK) {
-      const i64 columns = plan->inner - c < BLOCK ? plan->inner - c : BLOCK;
+    for (i64 c = 0; c < plan->inner; c += WIDTH) {
+      const i64 columns = least(plan->inner - c, WIDTH);
       fold_columns(*plan, columns, x + c * plan->itemsize, out + c * plan->out_itemsize);
     }
     out += plan->inner * plan->out_itemsize;

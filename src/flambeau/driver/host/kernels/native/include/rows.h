@@ -3,8 +3,14 @@
 
 static_assert(LANES == 64, "sums of rows");
 
-// A sum in a fixed order: 64 lanes, joined by halves. `value(i)` is an element.
+// A sum in a fixed order: 64 lanes, joined by halves; of less than 8 elements one after the other, as NumPy does, so that
+// the same rows of huge numbers overflow. `value(i)` is an element.
 template<class T, class F> static inline T lane_sum(i64 n, F value) {
+  if (n < 8) {
+    T sum = T(0);
+    for (i64 i = 0; i < n; ++i) sum += value(i);
+    return sum;
+  }
   T lane[LANES] = {};
   i64 i = 0;
   for (; i + LANES <= n; i += LANES) {
