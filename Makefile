@@ -11,6 +11,8 @@ export OMP_NUM_THREADS ?= 1
 FAST := $(addprefix tests/,core conformance spec tensor virtual runtime observe project) $(wildcard tests/test_*.py)
 SLOW := $(addprefix tests/,core/test_files.py virtual/test_host_shortage.py virtual/test_host_budget.py \
 	virtual/test_ties.py runtime/memory/test_snapshots.py runtime/memory/test_reuse_by_order.py runtime/test_system.py)
+# `make test`: what it also runs over NumPy's implementations, after all tests over native kernels.
+NUMPY := $(addprefix tests/oracle/operators/test_,pointwise.py reductions.py numerics.py)
 # Hundreds of tests start processes: compiled once, not by each of them.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -21,7 +23,9 @@ demo: $(VENV)/ready-examples
 	$(BIN)/flambeau run --devices 2 --trace out/digits.html --trace out/digits.json --picture out/digits.svg examples/digits.py
 
 test: $(VENV)/ready-test lint
+	if command -v $${CXX:-c++} > /dev/null; then $(MAKE) native; fi
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
+	FLAMBEAU_NATIVE=off $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(NUMPY)
 
 test-fast: $(VENV)/ready-test
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(FAST) $(SLOW:%=--ignore=%)
@@ -37,10 +41,10 @@ compiled: $(VENV)/ready
 	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps -w out/compiled .
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target out/compiled/site out/compiled/*.whl
 
-# The library of native kernels for the CPU and virtual GPUs (docs/design.md, "Native kernels"), for this checkout:
-# FLAMBEAU_NATIVE=out/native
+# The library of native kernels for the CPU and virtual GPUs (docs/design.md, "Native kernels"), in src, where this
+# checkout's programs find it. Does nothing if it has the present sources.
 native: $(VENV)/ready
-	PYTHONPATH=src $(BIN)/python -m flambeau.driver.host.kernels.native.build out/native
+	PYTHONPATH=src $(BIN)/python -m flambeau.driver.host.kernels.native.build
 
 # What a release publishes, in out/release: the sdist, the pure wheel and, with a C compiler, this platform's compiled
 # one. Each is installed in an empty environment and tried.

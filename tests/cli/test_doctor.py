@@ -152,6 +152,19 @@ def test_the_kernel_cache_has_a_line(tmp_path: Path, setting: str, text: str) ->
     assert text.format(folder=tmp_path) in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("off", "computed with NumPy; FLAMBEAU_NATIVE=off"),
+        ("{folder}", "computed with NumPy; {folder} has no library"),
+    ],
+)
+def test_native_kernels_have_a_line(tmp_path: Path, setting: str, text: str) -> None:
+    done = call(FLAMBEAU_VIRTUAL_DEVICES="1", FLAMBEAU_NATIVE=setting.format(folder=tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert f"CPU and virtual GPUs: {text.format(folder=tmp_path)}" in done.stdout
+
+
 def test_an_unknown_variable_gets_the_nearest_name() -> None:
     done = call(FLAMBEAU_VIRTUAL_DEVICES="1", FLAMBEAU_VIRTUAL_DEVICE="3", FLAMBEAU_Q1="")
     assert done.returncode == 0

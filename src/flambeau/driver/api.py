@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -588,7 +589,8 @@ def host_body(launch: Launch) -> Body:
     implementation if that takes the launch, else the reference implementation.
     """
     fast = launch.kernel.fast
-    body: Body | None = native_body()(launch)
+    native = native_code()
+    body: Body | None = None if native is None else native.native_body(launch)
     if body is None and fast is not None:
         module, _, function = fast.path.partition(":")
         body = getattr(import_module(f"flambeau.driver.host.kernels.{module}"), function)(launch)
@@ -596,15 +598,24 @@ def host_body(launch: Launch) -> Body:
 
 
 @cache
-def native_body() -> Callable[[Launch], Body | None]:
-    """Return the function that selects the native body of a launch. It is imported if the program asks for the library,
-    with the first launch.
+def native_code() -> ModuleType | None:
+    """Return the module that selects native code of launches, with `native_body` and `native_step`; None if NumPy
+    computes everything. It is imported with the first launch.
     """
-    native = "flambeau.driver.host.kernels.native"
-    if import_module(native).chosen_library() == "off":
-        return lambda launch: None
-    selecting: Callable[[Launch], Body | None] = import_module(f"{native}.bodies").native_body
-    return selecting
+    package = "flambeau.driver.host.kernels.native"
+    if not import_module(package).may_have_library():
+        return None
+    selecting = import_module(f"{package}.bodies")
+    return None if selecting.library() is None else selecting
+
+
+def native_library() -> tuple[str | None, str]:
+    """Return the file of the library of native kernels, or None, with the reason why NumPy computes everything."""
+    try:
+        choice = import_module("flambeau.driver.host.kernels.native.library").choice()
+    except ImportError as error:
+        return None, str(error)
+    return (None, choice.reason) if choice.library is None else (str(choice.library.path), "")
 
 
 def copied_bytes(launch: Launch) -> int:

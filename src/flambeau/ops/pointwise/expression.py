@@ -22,8 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from flambeau.core.device import CPU
 from flambeau.core.dtype import DTYPES, FLOATING, bool_, dtype, float32
-from flambeau.driver.api import Expression, Launch
+from flambeau.core.meta import Meta
+from flambeau.driver.api import Expression, Launch, native_code
 from flambeau.ops.cache_blocks import BLOCK
 from flambeau.ops.gradients import zeros
 from flambeau.ops.op import INPUTS, MISSING, NOT_DIFFERENTIABLE, Derivative, Op, Operand, names_of
@@ -392,7 +394,7 @@ def _steps(root: Node, arity: int) -> tuple[list[_Number], list[_Step], int]:
             all_truths = all(slot in truths for slot in slots)
             if record in _OF_TRUTHS and all_truths:
                 record = _OF_TRUTHS[record]
-            if record is logic.where:
+            if record.conditions:
                 both = slots[1] in truths and slots[2] in truths
                 values = slots[1:] if both else [as_number(x) for x in slots[1:]]
                 slots = [as_truth(slots[0]), *values]
@@ -410,7 +412,13 @@ class _Arithmetic:
         numbers, steps, self._last = _steps(root, arity)
         self._kind = kind = wide(launch.params[0]).numpy
         self._numbers = [x if isinstance(x, bool) else np.asarray(x).astype(kind)[()] for x in numbers]
-        self._steps = [(_computes(step.record, launch), step.slots, step.truth) for step in steps]
+        of_steps = [bool_ if step.truth else wide(launch.params[0]) for step in steps]
+        kinds = [wide(launch.params[0])] * arity + [type(x) for x in numbers] + of_steps
+        native = [_native_step(step, [kinds[slot] for slot in step.slots]) for step in steps]
+        self._steps = [
+            (code or _computes(step.record, launch), step.slots, step.truth)
+            for step, code in zip(steps, native, strict=True)
+        ]
         self._truth = root.truth
 
     def store(self, *operands: Any, out: Array | None = None) -> Any:
@@ -451,6 +459,22 @@ def _computes(record: Pointwise | None, launch: Launch) -> Callable[..., Any]:
     if isinstance(compute, Lazy):
         compute = compute.load(launch)
     return compute.store if isinstance(compute, Into) else compute
+
+
+def _native_step(step: _Step, kinds: Sequence[dtype | type]) -> Callable[..., Any] | None:
+    """Return the native code of a statement, if a launch of its operator alone would run native code.
+
+    Args:
+        kinds: The dtypes of its inputs, and the types of those that are numbers.
+    """
+    native = native_code()
+    if native is None or step.record is None or not any(isinstance(x, dtype) for x in kinds):
+        return None
+    operands = [Meta.contiguous_of((2,), x, CPU) if isinstance(x, dtype) else x for x in kinds]
+    signature = step.record.rule(operands, (float32,))
+    alone = Launch(step.record.kernel, signature.outputs, signature.inputs, signature.params)
+    code: Callable[..., Any] | None = native.native_step(alone)
+    return code
 
 
 def _text(root: Node, arity: int) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.flags import flags
+from flambeau.driver.api import native_library
 from flambeau.driver.registry import cudnn_version, driver_versions, nccl_version, why_no_gpu
 from flambeau.runtime import system
 from flambeau.runtime.context import Context
@@ -58,6 +59,7 @@ def examine(try_peers: bool = False) -> dict[str, Any]:
         "environment": {n: v for n, v in os.environ.items() if n in _VARIABLES or n.startswith("FLAMBEAU_")},
         "run_would_open": visible_by_default() if settings.driver == "none" else None,
         "kernel_cache": _kernel_cache(),
+        "native_kernels": dict(zip(("library", "why_none"), native_library(), strict=True)),
         "visible": system.device_count() if settings.driver != "none" else 0,
         "initialized": bool(contexts),
         "initialized_at": system.started_at(),
@@ -155,6 +157,8 @@ def doctor(try_peers: bool = False) -> str:
     layers = "" if tf32["rnn"] == tf32["cudnn"] else f", its recurrent layers {tf32['rnn']}"
     lines.append(f"TF32: matrix products {tf32['matmul']}, cuDNN {tf32['cudnn']}{layers}")
     lines.append(_kernel_cache_line(found["kernel_cache"]))
+    native = found["native_kernels"]
+    lines.append(f"CPU and virtual GPUs: {native['library'] or 'computed with NumPy; ' + native['why_none']}")
     lines.append(f"Pinned host memory: {format_size(found['pinned_bytes'])}")
     return "\n".join(lines)
 

@@ -1,7 +1,8 @@
 """Native code for CPUs: the CUDA forms of operator definitions, compiled by a C++ compiler into a shared library.
 
-The library is optional. If `FLAMBEAU_NATIVE` asks for it, the CPU and virtual GPUs run its kernels in place of NumPy's
-implementations, for the launches that it has a kernel for. Other programs import none of these modules.
+The library is optional. Where it is next to these modules, or `FLAMBEAU_NATIVE` names another, the CPU and virtual GPUs
+run its kernels in place of NumPy's implementations, for the launches that it has a kernel for. Other programs import
+none of these modules.
 
 generator   writes the C++ source from the table of operators
 build       compiles it: `python -m flambeau.driver.host.kernels.native.build FOLDER`
@@ -10,6 +11,7 @@ bodies      selects the body of a launch
 elements    bodies of `Expression` forms
 lists       bodies of `Lists` forms: optimizers, foreach functions
 folds       bodies of `Fold` forms: reductions
+steps       statements of expressions of several operators
 rows        bodies of softmax and normalization of rows
 names       names of kernels in the library
 include/    C++ headers that are part of the source
@@ -20,8 +22,20 @@ from __future__ import annotations
 import os
 
 VARIABLE = "FLAMBEAU_NATIVE"
+STEM = "flambeau_native"
+"""The beginning of the names of libraries."""
 
 
 def chosen_library() -> str:
-    """Return the value of `FLAMBEAU_NATIVE`; "off" if it is not set."""
-    return os.environ.get(VARIABLE, "").strip() or "off"
+    """Return the value of `FLAMBEAU_NATIVE`; "" if it is not set."""
+    return os.environ.get(VARIABLE, "").strip()
+
+
+def may_have_library() -> bool:
+    """Return False if a look into the folder of this package shows that the program computes with NumPy alone."""
+    chosen = chosen_library()
+    return chosen != "off" and (chosen != "" or _has_library(os.path.dirname(__file__)))
+
+
+def _has_library(folder: str) -> bool:
+    return any(name.startswith(STEM) for name in os.listdir(folder))

@@ -10,6 +10,7 @@ Consequences: a reduction of an input that is not contiguous is left to NumPy, w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from flambeau.core.memory import address_of
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Fold, Launch, Lists, NativeBody, Routine
-from flambeau.driver.host.kernels.native import elements, folds, lists, rows
+from flambeau.driver.host.kernels.native import elements, folds, lists, rows, steps
 from flambeau.driver.host.kernels.native.library import KernelLibrary, library
 from flambeau.ops.cache_blocks import Array, contiguous
 
@@ -32,6 +33,15 @@ def native_body(launch: Launch) -> Body | None:
         return body
     body = _body(loaded, dense)
     return None if body is None else _through_copies(launch, dense, body)
+
+
+def native_step(launch: Launch) -> Callable[..., Array] | None:
+    """Return the native code of a statement of an expression: `code(*arrays)`. None if NumPy computes it.
+
+    It has the bits of the native body of the launch, so an expression has those of its operators, one after the other.
+    """
+    loaded, form = library(), launch.kernel.cuda
+    return None if loaded is None or not isinstance(form, Expression) else steps.step(loaded, launch, form)
 
 
 def _body(library: KernelLibrary, launch: Launch) -> NativeBody | None:

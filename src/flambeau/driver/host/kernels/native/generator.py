@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import product
+from pkgutil import walk_packages
 from string import ascii_lowercase
 from typing import Any
 
@@ -40,7 +41,7 @@ _NAMES = ascii_lowercase.replace("i", "")  # i is the element's index, as in the
 
 
 def source() -> str:
-    """Return the whole source."""
+    """Return the whole source. It does not depend on which modules the program has imported."""
     lines = ['#include "cpu.h"', prelude_for_cpus(), '#include "elements.h"', _digest_text()]
     lines += [_conversion_text(a, b) for a, b in product(TYPES, TYPES) if a is not b and converts(a, b)]
     lines += [_element_text(kernel) for kernel in element_kernels()]
@@ -69,16 +70,22 @@ def _conversion_text(source: dtype, target: dtype) -> str:
     return f"EXPORT void {name}(i64 n, const void* in, void* out) {{ convert<{a}, {b}>(n, in, out); }}"
 
 
+def _operators() -> list[Op]:
+    """Return the operators of all modules, some of which programs import late."""
+    for module in walk_packages(import_module("flambeau.ops").__path__, "flambeau.ops."):
+        import_module(module.name)
+    return list(table.values())
+
+
 def element_kernels() -> list[ElementKernel]:
     """Return the kernels of elements of all operators, each once."""
-    import_module("flambeau.ops.multi_tensor.optimizer")
     found: dict[str, ElementKernel] = {}
-    for op in list(table.values()):
+    for op in _operators():
         form = op.kernel.cuda
         if isinstance(form, Expression):
             for kernel in kernels_of(op, form):
                 found[kernel.symbol] = kernel
-    return list(found.values())
+    return [found[symbol] for symbol in sorted(found)]
 
 
 def kernels_of(op: Op, form: Expression) -> Iterator[ElementKernel]:
@@ -144,29 +151,28 @@ def _masks(launch: Launch) -> Iterator[tuple[bool, ...]]:
 
 def list_kernels() -> list[ListKernel]:
     """Return the kernels of all formulas over lists, each once."""
-    import_module("flambeau.ops.multi_tensor.optimizer")
     found = {}
-    for op in list(table.values()):
+    for op in _operators():
         form = op.kernel.cuda
         if isinstance(op, Foreach) and isinstance(form, Lists):
             for launch in _launches_of_all_options(op, float32):
                 kernel = lists.kernel_of(launch, form)
                 if kernel is not None:
                     found[kernel.symbol] = kernel
-    return list(found.values())
+    return [found[symbol] for symbol in sorted(found)]
 
 
 def fold_kernels() -> list[FoldKernel]:
     """Return the functions of all reductions, each once."""
     found = {}
-    for op in list(table.values()):
+    for op in _operators():
         form = op.kernel.cuda
         if isinstance(form, Fold):
             for launch in [launch for kind in op.dtypes if kind in TYPES for launch in _launches(op, kind)]:
                 kernel = folds.kernel_of(launch, form)
                 if kernel is not None and not set(re.findall(r"\w+", kernel.join)) & set(FLOAT_CALLS):
                     found[kernel.symbol] = kernel
-    return list(found.values())
+    return [found[symbol] for symbol in sorted(found)]
 
 
 def _list_text(kernel: ListKernel) -> str:

@@ -1,7 +1,8 @@
 """The shared library of native kernels: where it is, whether it belongs to these sources, and its functions.
 
-`FLAMBEAU_NATIVE` selects it: "off" (the default) computes with NumPy; "on" requires the library that is installed with
-the package; any other value is the folder of a library, as `make native` builds it.
+By default it is the one next to this module, where compiled wheels have it and `make native` builds it. If there is
+none, or it was built from other sources, NumPy computes everything. `FLAMBEAU_NATIVE` is "on" to require it, "off" to
+compute with NumPy, or the folder of another library.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from flambeau.driver.host.kernels.native import VARIABLE, chosen_library
+from flambeau.driver.host.kernels.native import STEM, VARIABLE, chosen_library
 
 HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
@@ -64,8 +65,8 @@ class KernelLibrary:
         built = ctypes.c_char_p.in_dll(self._functions, "sources").value or b""
         if built.decode() != digest():
             raise ImportError(
-                f"{self.path} was built from other sources than this flambeau. Build it again "
-                f"(`make native`), or set {VARIABLE}=off to compute with NumPy."
+                f"{self.path} was built from other sources than this flambeau. Build it again (`make native`), or set "
+                f"{VARIABLE}=off to compute with NumPy."
             )
 
     def find(self, symbol: str) -> int:
@@ -86,29 +87,60 @@ def digest() -> str:
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
 
+class LibraryChoice(NamedTuple):
+    """The library of a process.
+
+    Attributes:
+        library: None to compute with NumPy.
+        reason: Why NumPy computes everything; "" if it does not.
+    """
+
+    library: KernelLibrary | None
+    reason: str = ""
+
+
 @cache
-def library() -> KernelLibrary | None:
-    """Return the library that `FLAMBEAU_NATIVE` selects, or None to compute with NumPy.
+def choice() -> LibraryChoice:
+    """Return the library that `FLAMBEAU_NATIVE` selects. A process decides once.
 
     Raises:
         ImportError: If the library is required and missing, or was built from other sources.
     """
     chosen = chosen_library()
     if chosen == "off":
-        return None
-    folder = HERE if chosen == "on" else Path(chosen)
+        return LibraryChoice(None, f"{VARIABLE}=off")
+    folder = HERE if chosen in ("", "on") else Path(chosen)
+    try:
+        return LibraryChoice(_library_in(folder))
+    except ImportError as error:
+        if chosen:
+            raise
+        return LibraryChoice(None, str(error))
+
+
+def library() -> KernelLibrary | None:
+    """Return the library of `choice`."""
+    return choice().library
+
+
+def _library_in(folder: Path) -> KernelLibrary:
+    """Return the library in a folder.
+
+    Raises:
+        ImportError: If there is none, or it was built from other sources.
+    """
     paths = [path for path in [folder / name for name in candidates()] if path.exists()]
-    if paths:
-        return KernelLibrary(paths[0])
-    raise ImportError(
-        f"{VARIABLE}={chosen} requires the library of native kernels, but {folder} has none of "
-        f"{', '.join(candidates())}. `make native` builds it in out/native; compiled wheels contain it."
-    )
+    if not paths:
+        raise ImportError(
+            f"{folder} has no library of native kernels for this CPU ({', '.join(candidates())}). Compiled wheels "
+            "contain it; `make native` builds it in a checkout."
+        )
+    return KernelLibrary(paths[0])
 
 
 def file_name(level: str) -> str:
     """Return the name of the library for an instruction set; "" for machines that have one."""
-    return f"flambeau_native{'_' if level else ''}{level}{'.dylib' if sys.platform == 'darwin' else '.so'}"
+    return f"{STEM}{'_' if level else ''}{level}{'.dylib' if sys.platform == 'darwin' else '.so'}"
 
 
 def candidates() -> list[str]:
