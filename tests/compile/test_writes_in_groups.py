@@ -6,7 +6,7 @@ Integers, so that every order of additions gives the same bits.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -203,3 +203,41 @@ def test_gradient_through_writes_is_recorded() -> None:
         function(w).sum().backward()
         results.append(w.grad.tolist())
     assert results[0] == results[1]
+
+
+def step(optimizer: Any) -> Callable[[Any], Any]:
+    return lambda w: optimizer.step()
+
+
+LISTS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
+    "sgd": lambda w: step(torch.optim.SGD([w], lr=0.5, momentum=0.9)),
+    "adam": lambda w: step(torch.optim.Adam([w], lr=0.5)),
+    "capturable adam": lambda w: step(torch.optim.Adam([w], lr=0.5, capturable=True)),
+    "rmsprop": lambda w: step(torch.optim.RMSprop([w], lr=0.5)),
+    "clipping": lambda w: lambda w: torch.nn.utils.clip_grad_norm_([w], 1.0),
+    "clipping of values": lambda w: lambda w: torch.nn.utils.clip_grad_value_([w], 0.5),
+    "foreach": lambda w: lambda w: torch._foreach_mul_([w.detach(), w.grad], 3.0),
+    "average": lambda w: lambda w: torch._foreach_lerp_([w.detach()], [w.grad], 0.25),
+    "norm": lambda w: lambda w: torch._foreach_norm([w.grad])[0],
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_changes_of_lists_see_pending_writes(name: str) -> None:
+    """Change parameter and gradient by calls that wait, then by an operator over lists, whose plan is new or known."""
+    observed = []
+    for wrap in (lambda function: function, torch.compile):
+        w = torch.nn.Parameter(torch.linspace(-1, 1, 12, device="cuda").view(3, 4))
+        w.grad = torch.ones(3, 4, device="cuda")
+        change = LISTS[name](w)
+
+        def body(w: Any = w, change: Any = change) -> Any:
+            w.detach().mul_(2).add_(0.5)
+            w.grad.mul_(w.detach())
+            result = change(w)
+            return w.detach() * 1, w.grad * 1, result
+
+        compiled = wrap(body)
+        runs = [compiled() for _ in range(4)]
+        observed.append([[x.tolist() for x in run if isinstance(x, torch.Tensor)] for run in runs])
+    assert observed[0] == observed[1]

@@ -11,6 +11,7 @@ from flambeau.ops.multi_tensor.foreach_copy import foreach_copy, foreach_scaled
 from flambeau.ops.multi_tensor.foreach_norm import foreach_norm
 from flambeau.ops.op import Signature
 from flambeau.runtime import current
+from flambeau.runtime.hooks import launch_deferral
 from flambeau.tensor import call as engine
 from flambeau.tensor.tensor import Tensor
 
@@ -79,6 +80,7 @@ def _run(
     plan = engine.plans.get(key)
     if plan is None:
         plan = engine.plans[key] = _plan(record, changed, args, params)
+    launch_deferral.settle(f"{record.name} changes lists of tensors")
     stream = current.local.streams[plan.index]
     engine._launch(plan, [t.ptr for t in changed], args, stream)
     for t in changed:
