@@ -41,7 +41,7 @@ VARIABLES = {
     "launch` sets it.",
     "FLAMBEAU_FLOAT32_PRECISION": "`highest`, `high` (default) or `medium`: whether float32 products "
     "round to TF32.",
-    "FLAMBEAU_FUSE_FROM": "Bytes of a tensor from which on compiled functions fuse operators: 4194304 by default.",
+    "FLAMBEAU_FUSE_FROM": "Bytes of a tensor from which on compiled functions fuse operators: 33554432 by default.",
     "FLAMBEAU_GLOO": "`tcp`: the backend gloo never uses MPI.",
     "FLAMBEAU_HUNT_SEED": "Seed of the random programs in Flambeau's own tests.",
     "FLAMBEAU_HUNT_SEEDS": "Number of random programs in Flambeau's own tests.",
