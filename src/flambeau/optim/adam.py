@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.ops.multi_tensor import optimizer as records
-from flambeau.ops.multi_tensor.optimizer import AdamOptions
+from flambeau.ops.multi_tensor.optimizer import AdamOptions, CountedAdamOptions
 from flambeau.optim.elementwise import ElementwiseOptimizer, zeros
 from flambeau.optim.optimizer import check_betas, check_least, check_lr
 from flambeau.tensor.tensor import Tensor
@@ -32,6 +32,7 @@ class Adam(ElementwiseOptimizer):
     """
 
     record = records.adam
+    counted = records.counted_adam
 
     def __init__(
         self,
@@ -76,6 +77,9 @@ class Adam(ElementwiseOptimizer):
     def _options(self, group: Group, before: Sequence[Any], after: Sequence[Any], fresh: bool) -> AdamOptions:
         decay = group["weight_decay"] != 0
         return AdamOptions(group["amsgrad"], decay, group["decoupled_weight_decay"], group["maximize"])
+
+    def _counted_options(self, options: AdamOptions, rates: Sequence[Tensor]) -> CountedAdamOptions:
+        return CountedAdamOptions(*options, bool(rates))
 
 
 class AdamW(Adam):

@@ -2,7 +2,8 @@
 
 A rule consists of a formula (`ops/multi_tensor/optimizer.py`), the states of each parameter, the counters (numbers,
 such as the step), and the scalars of a step. Parameters with equal scalars are updated together. With `differentiable`
-or `capturable` the same formula runs on tensors, parameter by parameter: see Note [One formula, three readings].
+or `capturable` the same formula runs on tensors, parameter by parameter: see Note [One formula, three readings]. A rule
+with a formula for counters on the device (`counted`) updates all parameters by it if they are `capturable`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from flambeau.optim.counters import Counters, read, write
 from flambeau.optim.optimizer import Optimizer, evaluate_closure, without_recording
 from flambeau.tensor.arguments.public import functions as public
 from flambeau.tensor.functions import creation
-from flambeau.tensor.functions.foreach_update import update
+from flambeau.tensor.functions.foreach_update import copy, update
 from flambeau.tensor.tensor import Tensor
 
 FUSED_DEVICES = "['mps', 'cuda', 'xpu', 'hpu', 'cpu', 'mtia', 'privateuseone']"
@@ -74,6 +75,7 @@ class ElementwiseOptimizer(Optimizer):
     """
 
     record: ClassVar[Foreach]
+    counted: ClassVar[Foreach | None] = None
     counters: ClassVar[tuple[str, ...]] = ("step",)
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
@@ -123,8 +125,10 @@ class ElementwiseOptimizer(Optimizer):
         """Change each parameter that has a gradient. A closure evaluates the model again and returns the loss."""
         loss = evaluate_closure(closure)
         for group in self.param_groups:
-            if group.get("capturable") or group.get("differentiable"):
+            if group.get("differentiable"):
                 self._step_by_tensors(group)
+            elif group.get("capturable"):
+                self._step_on_device(group)
             else:
                 self._step_at_once(group)
         return loss
@@ -215,6 +219,56 @@ class ElementwiseOptimizer(Optimizer):
             for counter, value in zip(counters, after, strict=True):
                 counter.copy_(value)
 
+    def _counted_options(self, options: Any, rates: Sequence[Tensor]) -> Any:
+        """Return the options of the formula `counted`. `rates` are the learning rates that lie on the device."""
+        raise NotImplementedError
+
+    def _step_on_device(self, group: dict[str, Any]) -> None:
+        """Step with launches over lists and with counters that stay on the device."""
+        numbers = [v for k, v in group.items() if k not in ("params", "lr")]
+        if self.counted is None or _has_tensors(numbers) or not _is_on_device(group["lr"]):
+            self._step_by_tensors(group)
+            return
+        names = self._states(group)
+        batches: dict[Any, list[tuple[list[Tensor], list[Tensor]]]] = {}
+        for p in group["params"]:
+            grad = p.grad
+            if grad is None:
+                continue
+            if grad.meta.sparse:
+                self._step_sparse(group, p, grad)
+                continue
+            state, fresh = self._state_of(group, p, names)
+            self._check_capturable(group, p, state)
+            counters = [state[name] for name in self.counters]
+            tensors = [p, grad, *[state[name] for name in names]]
+            if p.meta.dtype.is_complex:
+                tensors = [_as_real(t) for t in tensors]
+            key = (fresh, p.meta.device, *map(_dtype, (*tensors, *counters)))
+            batches.setdefault(key, []).append((counters, tensors))
+        for (fresh, *_), rows in batches.items():
+            self._step_counted(group, rows, fresh)
+
+    def _step_counted(
+        self, group: dict[str, Any], rows: Sequence[tuple[list[Tensor], list[Tensor]]], fresh: bool
+    ) -> None:
+        """Update parameters of equal dtypes. `rows` has the counters of each, and the tensors of the formula."""
+        counters = [*zip(*[row[0] for row in rows], strict=True)]
+        before = [public["stack"](list(each)) for each in counters]
+        after = self._advance_counters(group, Tensors, before)
+        scalars = self._scalars(group, Tensors, before, after)
+        options = self._options(group, before, after, fresh)
+        lists: list[Sequence[Tensor]] = [*zip(*[row[1] for row in rows], strict=True)]
+        lists += [x.unbind(0) for x in scalars if isinstance(x, Tensor) and x is not group["lr"]]
+        rates = [group["lr"]] * len(rows) if isinstance(group["lr"], Tensor) else []
+        if rates:
+            lists.append(rates)
+        plain = [x for x in scalars if not isinstance(x, Tensor)]
+        assert self.counted is not None
+        update(self.counted, lists, plain, self._counted_options(options, rates))
+        for targets, values in zip(counters, after, strict=True):
+            copy(targets, values.unbind(0))
+
     def _check_capturable(self, group: dict[str, Any], p: Tensor, state: dict[str, Any]) -> None:
         if not group.get("capturable"):
             return
@@ -270,6 +324,15 @@ def _number(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.item()
     return tuple(_number(v) for v in value) if isinstance(value, tuple) else value
+
+
+def _has_tensors(values: Sequence[Any]) -> bool:
+    return any(isinstance(x, Tensor) for v in values for x in (v if isinstance(v, tuple) else (v,)))
+
+
+def _is_on_device(rate: Any) -> bool:
+    """Return True for a learning rate that launches over lists can read: a number, or one on the current GPU."""
+    return not isinstance(rate, Tensor) or (rate.meta.device.type == "cuda" and rate.meta.numel == 1)
 
 
 _dtype = attrgetter("meta.dtype")

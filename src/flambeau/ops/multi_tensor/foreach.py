@@ -71,6 +71,7 @@ class ForeachDefinition(Record):
         changed, flag: See `Foreach`.
         options: Sample options.
         positive: Function of the options that returns the lists without negative numbers in samples.
+        single: Function of the options that returns how many lists, the last ones, have tensors of one element.
         workspace: See `Kernel.workspace`.
     """
 
@@ -82,6 +83,7 @@ class ForeachDefinition(Record):
     options: Sequence[Any] = ((),)
     flag: bool = False
     positive: Callable[[Any], tuple[int, ...]] = lambda options: ()
+    single: Callable[[Any], int] = lambda options: 0
     workspace: Callable[[Launch], tuple[int, ...]] = lambda launch: ()
 
     def operator(self) -> Foreach:
@@ -135,9 +137,11 @@ class ForeachDefinition(Record):
     def _sample(self, make: Make, chosen: Any) -> Sample:
         shapes = ((3, 4), (5,), (), (2, 0))
         tensors = []
-        for k in range(self.lists(chosen)):
+        several = self.lists(chosen)
+        for k in range(several):
             low = 0.25 if k in self.positive(chosen) else -3
-            tensors += [make(*shape, low=low, high=3) for shape in shapes]
+            is_single = k >= several - self.single(chosen)
+            tensors += [make(*(() if is_single else shape), low=low, high=3) for shape in shapes]
         number = [np.zeros((), np.float32)] if self.flag else []
         return (*tensors, *number, *self.scalars(chosen)), (len(shapes), chosen)
 

@@ -100,6 +100,37 @@ adam = foreach(
 note(adam, "Adam.step")
 
 
+class CountedAdamOptions(NamedTuple):
+    amsgrad: bool
+    decay: bool
+    decoupled: bool
+    maximize: bool
+    has_rates: bool  # True if the last list holds the learning rate of each parameter
+
+    @property
+    def lists(self) -> int:
+        return 4 + self.amsgrad
+
+
+def _counted_adam(f: Any, o: CountedAdamOptions, x: X, s: X) -> X:
+    """Return the results of `_adam`, with bias corrections, and maybe a learning rate, that lie on the device."""
+    (bias1, root_bias2, *rates), scalars = x[o.lists :], s if o.has_rates else s[1:]
+    lr = rates[0] if o.has_rates else s[0]
+    return _adam(f, AdamOptions(*o[:4]), x[: o.lists], (lr, *scalars, bias1, root_bias2))
+
+
+counted_adam = foreach(
+    "_counted_adam", _counted_adam, lambda o: o.lists + 2 + o.has_rates,
+    lambda o: (0.9, 0.99, 1e-8, 0.05) if o.has_rates else (0.1, 0.9, 0.99, 1e-8, 0.05),
+    changed=lambda o: _all_but_gradients(o.lists), positive=lambda o: (3, 4, o.lists, o.lists + 1),
+    single=lambda o: 2 + o.has_rates, workspace=workspaces.one_list, options=(
+        CountedAdamOptions(False, False, False, False, False), CountedAdamOptions(False, True, False, True, True),
+        CountedAdamOptions(True, True, True, False, True), CountedAdamOptions(True, False, False, False, False),
+    ),
+)  # fmt: skip
+note(counted_adam, "Adam.step(capturable=True)")
+
+
 class DecayOptions(NamedTuple):
     decay: bool
     maximize: bool
