@@ -6,8 +6,8 @@ Each call runs once for each of 400 shapes, and 400 times with one shape; the lo
 printed, in microseconds. Training steps have a batch of another length each time. `--wide` adds more calls, and each
 differentiable call with its gradient. The worst ratio is first: to PyTorch's time of a new shape, or with `--alone` to
 the time of one shape. The last line has the median and the maximum. `--null` runs over CUDA libraries that do nothing
-(bench/null.py), which needs no GPU, and no PyTorch. `--memory` counts objects over 200,000 shapes instead, each of
-which one of all calls uses.
+(bench/null.py), which needs no GPU, and no PyTorch. `--memory` counts objects over 1,000,000 shapes instead: of each, a
+tensor is created and added to itself, and one of all calls has a length that it never had.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import argparse
 import gc
 import importlib
 import random
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -291,17 +292,21 @@ def measured(m: Any, name: str, device: str) -> tuple[float, float]:
     return measure(m, lambda n: m.ones(n, WIDTH, device=device), lambda x: call(m, x), device, SHAPES)
 
 
-def count_objects(m: Any, device: str, calls: dict[str, Call], shapes: int = 200_000) -> None:
-    """Print how many objects the process has while calls have ever new shapes: the number must not grow."""
-    print(f"{'shapes':>10}{'objects':>12}{'device bytes':>16}")
-    listed = [call for name, call in calls.items() if "LSTM" not in name]  # its steps take milliseconds
+def count_objects(m: Any, device: str, calls: dict[str, Call], shapes: int = 1_000_000) -> None:
+    """Print objects and memory of the process while calls have ever new shapes: they must not grow."""
+    print(f"{'shapes':>10}{'objects':>12}{'device bytes':>16}{'most memory, MiB':>20}")
+    slow = ("LSTM", "split", "unfold", "masked attention")  # by their steps, views or quadratic sizes
+    listed = [call for name, call in calls.items() if not any(part in name for part in slow)]
     for n in range(shapes):
-        rows = 17 + n * 619 % 997  # calls of one length are far apart
+        x = m.empty(n + 1, 2, device=device)
+        x + x
+        rows = 17 + n // len(listed) * 619 % 20_011  # a prime, so that no call has a length twice
         listed[n % len(listed)](m, m.ones(rows, WIDTH, device=device))
-        if (n + 1) % (shapes // 8) == 0:
+        if (n + 1) % (shapes // 10) == 0:
             gc.collect()
             held = m.cuda.memory_allocated() if device == "cuda" else 0
-            print(f"{n + 1:10,}{len(gc.get_objects()):12,}{held:16,}", flush=True)
+            most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+            print(f"{n + 1:10,}{len(gc.get_objects()):12,}{held:16,}{most:20,}", flush=True)
 
 
 def main() -> None:
