@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from sys import getrefcount
 from typing import Any
 
 from flambeau.core.dtype import FLOATING
+from flambeau.core.host.native import mypyc_attr
 from flambeau.core.meta import Meta
 from flambeau.ops.op import NOT_DIFFERENTIABLE
 from flambeau.runtime import current
 from flambeau.runtime.hooks import host_work
 from flambeau.tape.mode import mode
 from flambeau.tape.node import LEAF_SEQUENCE, Edge, next_sequence
-from flambeau.tensor.autograd.autograd_meta import UNHELD, edge_of, node_of, requires_grad
+from flambeau.tensor.autograd.autograd_meta import edge_of, node_of, requires_grad
 from flambeau.tensor.autograd.node_classes import node_class
 from flambeau.tensor.autograd.recorded_call import RecordedCall, SavedSpec
 from flambeau.tensor.autograd.saved import save
 from flambeau.tensor.tensor import AutogradMeta, Tensor, new_object
+from flambeau.tensor.tensor_core import TensorCore
 
 _saved_specs: dict[
     Any, SavedSpec
@@ -27,6 +28,7 @@ _record_plans: dict[Any, RecordPlan] = {}
 _LIMIT = 8_192  # as many are kept as plans of calls
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # so that `__new__` does not call `__init__`
 class RecordPlan:
     """The decisions about a recorded call that are equal for each call of one plan.
 
@@ -87,7 +89,7 @@ class RecordPlan:
 
     def of_shape(self, params: tuple[Any, ...], args: Sequence[Any], outputs: tuple[Meta, ...]) -> RecordPlan:
         """Return the record plan of a call with the same structure: what depends on no size is shared."""
-        plan: RecordPlan = object.__new__(RecordPlan)
+        plan: RecordPlan = _new_plan(RecordPlan)
         plan.record, plan.params, plan.outputs = self.record, params, outputs
         plan.metas = metas = tuple([a.meta if isinstance(a, Tensor) else None for a in args])
         plan.positions, plan.index, plan.differentiable = self.positions, self.index, self.differentiable
@@ -111,6 +113,9 @@ class RecordPlan:
         return spec
 
 
+_new_plan = RecordPlan.__new__
+
+
 def begin_recording(record_plan: RecordPlan, args: Sequence[Any], target: Tensor | None = None) -> Any:
     """Return the node of a call that is about to run, with its saved inputs; None if no input requires a gradient.
 
@@ -122,16 +127,19 @@ def begin_recording(record_plan: RecordPlan, args: Sequence[Any], target: Tensor
     stream = streams[index]
     wanted = 0
     for i in record_plan.positions:
-        history = args[i].history
+        operand: TensorCore = args[i]
+        history = operand.history
         if history is None:
             continue
         source = history.node if history.base is None else node_of(args[i])
         if source is None:
             continue
         wanted |= 1 << i
-        if source.sequence == LEAF_SEQUENCE and source.stream is not stream and getrefcount(source) <= UNHELD:
-            source.stream = streams[source.index]  # as in `edge_of`
-        edges[i] = (source, history.index)
+        if source.sequence == LEAF_SEQUENCE and source.stream is not stream:
+            source = None  # because `edge_of` counts the references to a leaf's node
+            edges[i] = edge_of(args[i])
+        else:
+            edges[i] = (source, history.index)
     if not wanted and not any(requires_grad(args[i]) for i in record_plan.positions):
         return None
     node: Any = new_object(record_plan.node)
@@ -158,7 +166,8 @@ def begin_recording(record_plan: RecordPlan, args: Sequence[Any], target: Tensor
 def finish_recording(node: Any, outputs: Sequence[Any]) -> None:
     """Set the node of a call's new tensors, and save those that its formulas need."""
     for i in node.record_plan.differentiable:
-        outputs[i].history = history = new_object(AutogradMeta)
+        output: TensorCore = outputs[i]
+        output.history = history = new_object(AutogradMeta)
         history.node, history.index = node, i
     if node.saved_spec.outputs:
         save_outputs(node, outputs)
