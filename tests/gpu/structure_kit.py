@@ -55,7 +55,7 @@ class ProgramDriver:
         loaded = launch.with_(capability=Device.capability)
         built = build.build_kernels(loaded, Device())  # type: ignore[arg-type]
         described = _library_call(loaded) or launch if built is None else _described(built, launch)
-        return types.SimpleNamespace(workspace=0, launch=loaded, described=described)
+        return types.SimpleNamespace(workspace=(), launch=loaded, described=described)
 
     def launcher(self, exe: Any) -> Any:
         return exe.described
