@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from native_kit import Array, arrays_of, calls, launch_of, run
+from native_kit import Array, arrays_of, calls, launch_of, run, spoiled
 from seeds import EXHAUSTIVE
 from test_native_elements import OPS
 from test_native_rows import FAMILIES
@@ -17,6 +17,7 @@ from test_native_rows import FAMILIES
 from flambeau.core.device import CPU
 from flambeau.core.dtype import from_numpy
 from flambeau.core.meta import Meta
+from flambeau.driver import api
 from flambeau.driver.api import Launch, NativeBody, host_body
 from flambeau.driver.host.kernels.native import bodies
 from flambeau.driver.host.kernels.native.library import KernelLibrary
@@ -29,6 +30,44 @@ LAYOUTS = (plain, reversed_dims, with_gaps)
 @pytest.fixture(autouse=True)
 def native(library: KernelLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "library", lambda: library)
+    monkeypatch.setattr(api, "native_code", lambda: bodies)
+
+
+@settings(max_examples=1000 if EXHAUSTIVE else 60)
+@given(data=st.data())
+def test_transposed_copies_equal_numpys(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from((np.uint8, np.float16, np.float32, np.float64)))
+    sizes = st.lists(st.sampled_from((1, 2, 8, 9, 63, 64, 65, 130)), min_size=2, max_size=4)
+    shape = data.draw(sizes.filter(lambda sizes: np.prod(sizes) < 200_000))
+    order = data.draw(st.permutations(range(len(shape))))
+    whole = np.random.default_rng(0).integers(0, 99, [n + 1 for n in shape]).astype(kind)
+    gaps = data.draw(st.booleans())
+    x = (whole if gaps else whole[tuple(slice(n) for n in shape)].copy())[tuple(slice(n) for n in shape)]
+    if data.draw(st.booleans()):
+        x = x[::-1]
+    x = x.transpose(order)
+    layout = data.draw(st.sampled_from((plain, with_gaps)))
+    out = layout(np.zeros(x.shape, kind))[1]
+    launch = Launch(table["copy"].kernel, (meta_of(out),), (meta_of(x),))
+    body = host_body(launch)
+    body([out], [x])
+    np.testing.assert_array_equal(out, x)
+    if layout is plain and x.itemsize in x.strides[:-1] and min(x.shape) >= 8:
+        assert isinstance(body, NativeBody)
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod"])
+@given(data=st.data())
+def test_running_sums_and_products_have_numpys_bits(name: str, data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from((np.float32, np.float64)))
+    shape = data.draw(st.lists(st.sampled_from((1, 2, 7, 65, 1030)), min_size=1, max_size=2))
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    x = random.uniform(-2, 2, shape).astype(kind)
+    x = spoiled(x, random) if data.draw(st.booleans()) else x
+    launch = launch_of(table[name], [tensor_of(x, plain)], (-1, None))
+    body = host_body(launch)
+    assert isinstance(body, NativeBody)
+    assert_bits(run(body, launch, [x]), run(launch.kernel.host(launch), launch, [x]))
 
 
 @pytest.mark.parametrize("name", sorted({*OPS, *FAMILIES}))

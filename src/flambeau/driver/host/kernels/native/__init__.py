@@ -9,9 +9,11 @@ build       compiles it: `python -m flambeau.driver.host.kernels.native.build FO
 library     finds and loads the shared library
 bodies      selects the body of a launch
 elements    bodies of `Expression` forms
+transposes  bodies of copies that read along one dimension and write along another
 lists       bodies of `Lists` forms: optimizers, foreach functions
 folds       bodies of `Fold` forms: reductions
 steps       statements of expressions of several operators
+scans       bodies of `Scan` forms: running sums and products
 rows        bodies of softmax and normalization of rows
 names       names of kernels in the library
 include/    C++ headers that are part of the source

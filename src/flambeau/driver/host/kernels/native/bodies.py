@@ -17,8 +17,8 @@ import numpy as np
 
 from flambeau.core.memory import address_of
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Expression, Fold, Launch, Lists, NativeBody, Routine
-from flambeau.driver.host.kernels.native import elements, folds, lists, rows, steps
+from flambeau.driver.api import Body, Expression, Fold, Launch, Lists, NativeBody, Routine, Scan
+from flambeau.driver.host.kernels.native import elements, folds, lists, rows, scans, steps
 from flambeau.driver.host.kernels.native.library import KernelLibrary, library
 from flambeau.ops.cache_blocks import Array, contiguous
 
@@ -52,6 +52,8 @@ def _body(library: KernelLibrary, launch: Launch) -> NativeBody | None:
         return lists.body(library, launch, form)
     if isinstance(form, Fold):
         return folds.body(library, launch, form)
+    if isinstance(form, Scan):
+        return scans.body(library, launch, form)
     return rows.body(library, launch, form) if isinstance(form, Routine) else None
 
 

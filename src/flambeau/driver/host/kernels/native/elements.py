@@ -13,6 +13,7 @@ from flambeau.core.dtype import BOOL, INTEGRAL, dtype, float64, int64, uint64
 from flambeau.core.layout import Dims, merge_dims
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Expression, Launch, NativeBody
+from flambeau.driver.host.kernels.native import transposes
 from flambeau.driver.host.kernels.native.library import KernelLibrary
 from flambeau.driver.host.kernels.native.names import (
     COMPUTED,
@@ -114,6 +115,10 @@ def body(library: KernelLibrary, launch: Launch, form: Expression) -> NativeBody
         return None
     out = launch.outputs[0]
     dims = merge_dims(out.shape, [out.strides, *[x.strides for x in metas]]) or [(1, (0,) * (1 + len(metas)))]
+    if len(dims) <= _DIMS and form.text == "a" and len(metas) == len(launch.inputs) == 1:
+        transposed = transposes.body(library, launch, dims)
+        if transposed is not None:
+            return transposed
     if len(dims) > _DIMS or (len(dims) > 1 and dims[-1][0] < _SHORT) or _crosses(dims):
         return None
     places = _places(launch)

@@ -20,8 +20,8 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import bool_, dtype, float32, from_numpy
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Fold, Launch, Lists
-from flambeau.driver.host.kernels.native import folds, lists
+from flambeau.driver.api import Expression, Fold, Launch, Lists, Scan
+from flambeau.driver.host.kernels.native import folds, lists, scans
 from flambeau.driver.host.kernels.native.elements import kernel_of
 from flambeau.driver.host.kernels.native.library import PRELUDE, digest
 from flambeau.driver.host.kernels.native.names import (
@@ -31,6 +31,7 @@ from flambeau.driver.host.kernels.native.names import (
     ElementKernel,
     FoldKernel,
     ListKernel,
+    ScanKernel,
     conversion_symbol,
     converts,
 )
@@ -47,6 +48,7 @@ def source() -> str:
     lines += [_element_text(kernel) for kernel in element_kernels()]
     lines += ['#include "lists.h"', *[_list_text(kernel) for kernel in list_kernels()]]
     lines += ['#include "folds.h"', *[_fold_text(kernel) for kernel in fold_kernels()]]
+    lines += [_scan_text(kernel) for kernel in scan_kernels()]
     lines.append('#include "rows.h"')
     return "\n".join(lines)
 
@@ -173,6 +175,34 @@ def fold_kernels() -> list[FoldKernel]:
                 if kernel is not None and not set(re.findall(r"\w+", kernel.join)) & set(FLOAT_CALLS):
                     found[kernel.symbol] = kernel
     return [found[symbol] for symbol in sorted(found)]
+
+
+def scan_kernels() -> list[ScanKernel]:
+    """Return the kernels of all running reductions, each once."""
+    found = {}
+    for op in _operators():
+        form = op.kernel.cuda
+        if isinstance(form, Scan):
+            for launch in [launch for kind in op.dtypes if kind in TYPES for launch in _launches(op, kind)]:
+                kernel = scans.kernel_of(launch, form)
+                if kernel is not None:
+                    found[kernel.symbol] = kernel
+    return [found[symbol] for symbol in sorted(found)]
+
+
+def _scan_text(kernel: ScanKernel) -> str:
+    """Return the C++ function of a running reduction."""
+    kind = TYPES[kernel.kind]
+    return f"""
+EXPORT void {kernel.symbol}(const i64* sizes, const i64* words) {{
+  {kind}* y = ({kind}*)words[0];
+  const {kind}* x = (const {kind}*)words[1];
+  for (i64 r = 0; r < sizes[0]; ++r, x += sizes[1], y += sizes[1]) {{
+    double a = x[0];
+    y[0] = x[0];
+    for (i64 i = 1; i < sizes[1]; ++i) {{ const double b = x[i]; a = {kernel.join}; y[i] = ({kind})a; }}
+  }}
+}}"""
 
 
 def _list_text(kernel: ListKernel) -> str:

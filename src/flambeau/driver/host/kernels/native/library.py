@@ -39,19 +39,19 @@ class KernelLibrary:
 
     Attributes:
         path: Its file.
-        run_elements, run_lists, run_fold: `run(plan, words)` runs a plan on the operands of a call. The words are their
-            addresses and scalars.
+        run_elements, run_transpose, run_lists, run_fold: `run(plan, words)` runs a plan on the operands of a call. The
+            words are their addresses and scalars.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._functions = ctypes.CDLL(str(path))
         self._check_sources()
-        self.run_elements, self.run_lists, self.run_fold = [
-            self._runner(name) for name in ("run_elements", "run_lists", "run_fold")
-        ]
+        self.run_elements, self.run_transpose = self.runner("run_elements"), self.runner("run_transpose")
+        self.run_lists, self.run_fold = self.runner("run_lists"), self.runner("run_fold")
 
-    def _runner(self, name: str, result: Any = None) -> Callable[[int, bytes], Any]:
+    def runner(self, name: str, result: Any = None) -> Callable[[int, bytes], Any]:
+        """Return a function `run(plan, words)` that the library has, with a result of this ctypes type."""
         function: Any = getattr(self._functions, name)
         function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_char_p), result
         runner: Callable[[int, bytes], Any] = function
@@ -59,7 +59,7 @@ class KernelLibrary:
 
     def rows(self, name: str) -> Callable[[int, bytes], int]:
         """Return a kernel of rows. It returns 0, or 1 if there is no memory."""
-        return self._runner(name, ctypes.c_int64)
+        return self.runner(name, ctypes.c_int64)
 
     def _check_sources(self) -> None:
         built = ctypes.c_char_p.in_dll(self._functions, "sources").value or b""

@@ -138,5 +138,22 @@ class FoldKernel(Value):
         return _symbol("fold", *texts, TYPES[self.kind], TYPES[self.output])
 
 
+class ScanKernel(Value):
+    """A running reduction of rows of contiguous floats, in double precision.
+
+    Attributes:
+        join: The C++ expression of the states a and b.
+        kind: The dtype of the elements and of the results.
+    """
+
+    join: str
+    kind: dtype
+
+    @property
+    def symbol(self) -> str:
+        """Return the name of the kernel in the library."""
+        return _symbol("scan", self.join, TYPES[self.kind])
+
+
 def _symbol(family: str, *contents: object) -> str:
     return f"{family}_{hashlib.sha256(repr(contents).encode()).hexdigest()[:16]}"

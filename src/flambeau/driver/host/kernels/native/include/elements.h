@@ -137,6 +137,55 @@ EXPORT void run_elements(const Plan* plan, const i64* words) {
   }
 }
 
+// -- copies that read along one dimension and write along another -----------------------------------------------------
+
+struct TransposePlan {
+  i64 dims, size[DIMS], from[DIMS], to[DIMS];  // strides in bytes, outermost first
+  i64 row;       // the dimension along which the source is contiguous; along the last one the target is
+  i64 itemsize;
+};
+
+constexpr i64 SIDE = 64;  // of a square that stays in the cache
+
+template<class A> static void transpose_square(i64 rows, i64 columns, const char* from, i64 step, char* to, i64 row_step) {
+  alignas(64) A square[SIDE][SIDE];
+  for (i64 c = 0; c < columns; ++c) {
+    const A* line = (const A*)(from + c * step);
+    for (i64 r = 0; r < rows; ++r) square[r][c] = line[r];
+  }
+  for (i64 r = 0; r < rows; ++r) memcpy(to + r * row_step, square[r], columns * sizeof(A));
+}
+template<class A> static void transpose_matrix(const TransposePlan& plan, const char* from, char* to) {
+  const i64 last = plan.dims - 1, rows = plan.size[plan.row], columns = plan.size[last];
+  for (i64 r = 0; r < rows; r += SIDE)
+    for (i64 c = 0; c < columns; c += SIDE)
+      transpose_square<A>(least(SIDE, rows - r), least(SIDE, columns - c), from + r * sizeof(A) + c * plan.from[last],
+                          plan.from[last], to + r * plan.to[plan.row] + c * sizeof(A), plan.to[plan.row]);
+}
+EXPORT void run_transpose(const TransposePlan* plan, const i64* words) {
+  char* to = (char*)words[0];
+  const char* from = (const char*)words[1];
+  i64 matrices = 1, index[DIMS] = {0};
+  for (int d = 0; d < plan->dims - 1; ++d) matrices *= d == plan->row ? 1 : plan->size[d];
+  for (i64 m = 0; m < matrices; ++m) {
+    switch (plan->itemsize) {
+      case 1: transpose_matrix<u8>(*plan, from, to); break;
+      case 2: transpose_matrix<u16>(*plan, from, to); break;
+      case 4: transpose_matrix<u32>(*plan, from, to); break;
+      default: transpose_matrix<u64>(*plan, from, to);
+    }
+    for (int d = (int)plan->dims - 2; d >= 0; --d) {
+      if (d == plan->row) continue;
+      const bool again = ++index[d] == plan->size[d];
+      const i64 steps = again ? 1 - plan->size[d] : 1;
+      to += steps * plan->to[d];
+      from += steps * plan->from[d];
+      if (!again) break;
+      index[d] = 0;
+    }
+  }
+}
+
 // -- conversions --------------------------------------------------------------------------------------------------
 
 template<class A, class B> static void convert(i64 n, const void* in, void* out) {
