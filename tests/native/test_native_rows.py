@@ -13,7 +13,7 @@ from seeds import EXHAUSTIVE
 
 import flambeau
 from flambeau.driver.api import Fold, Launch, Lists, NativeBody, Routine
-from flambeau.driver.host.kernels.native import bodies, folds, generator, lists, rows
+from flambeau.driver.host.kernels.native import added_rows, bodies, folds, generator, lists, rows
 from flambeau.driver.host.kernels.native.library import KernelLibrary
 from flambeau.ops.op import Op, table
 from flambeau.testing.operators import plain, with_gaps
@@ -108,6 +108,26 @@ def test_sums_of_long_columns_are_precise(shape: tuple[int, int], library: Kerne
     (found,) = run(folds.body(library, launch, form), launch, [x])
     exact = x.astype(np.float64).sum(0)
     assert (np.abs(found - exact) <= 8 * np.spacing(exact.astype(np.float32))).all()
+
+
+@settings(max_examples=300 if EXHAUSTIVE else 40, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_added_rows_have_the_bits_of_ufunc_at(library: KernelLibrary, data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from((np.float32, np.float64, np.int32)))
+    shape = data.draw(st.lists(st.sampled_from((1, 3, 17, 40)), min_size=1, max_size=3))
+    dim = data.draw(st.integers(0, len(shape) - 1))
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    places = random.integers(0, shape[dim], data.draw(st.sampled_from((0, 1, 5, 100))))
+    given_shape = (*shape[:dim], places.size, *shape[dim + 1 :])
+    out, source = ((random.normal(size=size) * 9).astype(kind) for size in (shape, given_shape))
+    if data.draw(st.booleans()):
+        source = source[..., ::-1]
+    want = out.copy()
+    np.add.at(want, (*[slice(None)] * dim, places), source)
+    if added_rows.add_rows(library, out, dim, places, source):
+        np.testing.assert_array_equal(out, want)
+    else:
+        assert kind is np.int32
 
 
 @pytest.mark.parametrize("shape", [(1, 300), (7, 64), (300, 65)])

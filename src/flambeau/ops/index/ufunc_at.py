@@ -4,7 +4,7 @@
 Very long rows are added one by one, in place. Long rows are added in rounds: the first occurrence of every target, then
 the second ones, and so on; when few of many targets are left, each is reduced separately. Each target therefore
 receives its values in the order of the indices, and the result is bitwise equal to that of `ufunc.at`. Single elements
-and few or short rows go to the flat array, for which NumPy has a fast loop.
+and few or short rows go to the flat array, for which NumPy has a fast loop. Native code adds rows one by one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
+from flambeau.driver.api import native_code
 
 Array = np.ndarray[Any, Any]
 
@@ -36,17 +38,20 @@ def fold_at(ufunc: np.ufunc, out: Array, places: tuple[Any, ...], source: Any) -
 def _add_rows(ufunc: np.ufunc, out: Array, dim: int, places: tuple[Any, ...], source: Any) -> None:
     index: Array = places[dim]
     shape = out.shape[:dim] + index.shape + out.shape[dim + 1 :]
+    flat = index.reshape(-1)
+    whole = source if np.shape(source) == shape else np.broadcast_to(source, shape)
+    whole = whole.reshape(*out.shape[:dim], flat.size, *out.shape[dim + 1 :])
+    native = native_code()
+    if native is not None and ufunc is np.add and native.add_rows(out, dim, flat, whole):
+        return
     width = out.size // max(1, out.shape[dim])
     if width < _WIDE or index.size * width < _FEW:
         if dim or not out.flags.c_contiguous:
             ufunc.at(out, places, source)
             return
-        at = index.reshape(-1, 1) * width + np.arange(width)
-        ufunc.at(out.reshape(-1), at.reshape(-1), np.broadcast_to(source, shape).reshape(-1))
+        at = flat.reshape(-1, 1) * width + np.arange(width)
+        ufunc.at(out.reshape(-1), at.reshape(-1), whole.reshape(-1))
         return
-    flat = index.reshape(-1)
-    whole = source if np.shape(source) == shape else np.broadcast_to(source, shape)
-    whole = whole.reshape(*out.shape[:dim], flat.size, *out.shape[dim + 1 :])
     rows, given = (np.moveaxis(x, dim, 0) if dim else x for x in (out, whole))
     if width >= _LONG:
         for place, more in zip(flat.tolist(), given, strict=True):

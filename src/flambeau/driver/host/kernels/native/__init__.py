@@ -15,6 +15,7 @@ folds       bodies of `Fold` forms: reductions
 steps       statements of expressions of several operators
 scans       bodies of `Scan` forms: running sums and products
 rows        bodies of softmax and normalization of rows
+added_rows  sums of rows at places, for index_add and gradients of embeddings
 names       names of kernels in the library
 include/    C++ headers that are part of the source
 """

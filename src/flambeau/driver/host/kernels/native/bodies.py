@@ -18,7 +18,7 @@ import numpy as np
 from flambeau.core.memory import address_of
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Fold, Launch, Lists, NativeBody, Routine, Scan
-from flambeau.driver.host.kernels.native import elements, folds, lists, rows, scans, steps
+from flambeau.driver.host.kernels.native import added_rows, elements, folds, lists, rows, scans, steps
 from flambeau.driver.host.kernels.native.library import KernelLibrary, library
 from flambeau.ops.cache_blocks import Array, contiguous
 
@@ -42,6 +42,12 @@ def native_step(launch: Launch) -> Callable[..., Array] | None:
     """
     loaded, form = library(), launch.kernel.cuda
     return None if loaded is None or not isinstance(form, Expression) else steps.step(loaded, launch, form)
+
+
+def add_rows(out: Array, dim: int, places: Array, source: Array) -> bool:
+    """Call `added_rows.add_rows` with the library of the process."""
+    loaded = library()
+    return loaded is not None and added_rows.add_rows(loaded, out, dim, places, source)
 
 
 def _body(library: KernelLibrary, launch: Launch) -> NativeBody | None:

@@ -175,6 +175,22 @@ static void rms_norm_backward(const i64* w, i64 rows, i64 n, double eps, i64 giv
   normalize_rows_backward<false, S, T>(w, rows, n, eps, given, buffers);
 }
 
+// Adds the rows of `source` to the rows `places` of `out`, one after the other.
+struct AddedRows { i64 outer, rows, count, width; };
+template<class T> static void add_rows(const AddedRows& plan, T* out, const i64* places, const T* source) {
+  const i64 width = plan.width, count = plan.count;  // compilers must not expect that stores change them
+  for (i64 o = 0; o < plan.outer; ++o, out += plan.rows * width)
+    for (i64 k = 0; k < count; ++k, source += width) {
+      T* row = out + places[k] * width;
+      INDEPENDENT for (i64 j = 0; j < width; ++j) row[j] += source[j];
+    }
+}
+#define EXPORT_ADDED_ROWS(T) \
+  EXPORT void add_rows_##T(const AddedRows* plan, const i64* words) { \
+    add_rows(*plan, (T*)words[0], (const i64*)words[1], (const T*)words[2]); \
+  }
+EXPORT_ADDED_ROWS(float) EXPORT_ADDED_ROWS(double)
+
 struct RowsPlan { i64 rows, n, given; double eps; };
 
 #define EXPORT_ROWS(name, S, T) \
