@@ -328,6 +328,8 @@ LARGER = {  # why each may exceed the bounds
     "driver/cuda/linalg/geometry.py:cdist_backward": "one text of C++",
     "driver/virtual/driver.py:VirtualDriver": "the driver protocol",
     "fx/graph.py:Graph": "PyTorch's class",
+    "linalg/_lobpcg.py:lobpcg": "PyTorch's signature",
+    "nn/functional/grouped_products.py:scaled_grouped_mm": "PyTorch's signature",
     "multiprocessing/reductions.py:rebuild_cuda_tensor": "PyTorch's signature",
     "nn/functional/attention.py:multi_head_attention_forward": "PyTorch's signature",
     "nn/modules/module.py:Module": "PyTorch's class",

@@ -135,7 +135,7 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "onnx": "", "sparse": "", "ao": "", "quantization": "", "_subclasses": "",
     "types": "", "compiler": "", "_dynamo": "", "_inductor": "", "compile": "flambeau.nn.compilation",
     "functional": "", "fx": "", "jit": "", "quasirandom": "", "__config__": "", "_jit_internal": "",
-    "Future": "flambeau.futures",
+    "Future": "flambeau.futures", "lobpcg": "flambeau.linalg._lobpcg",
     "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",
     "doctor": "flambeau.runtime.devices.doctor", "autocast": "flambeau.amp",
     "classes": "", "_VF": "",

@@ -36,4 +36,6 @@ __all__ = [
 ]  # fmt: skip
 globals().update({_name: _accepting(globals()[_name], f"fft_{_name}") for _name in __all__})
 _publish(globals())
+from flambeau.tensor.tensor import Tensor as Tensor  # noqa: E402 (it is published by another module)
+
 _explain_absent_names(globals(), "torch.fft")

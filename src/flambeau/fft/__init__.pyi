@@ -29,6 +29,7 @@ _IntOrInts: TypeAlias = _int | Sequence[_int]
 _Tensors: TypeAlias = Sequence[Tensor]
 _Device: TypeAlias = _str | _int | _device | None
 
+from flambeau.tensor.tensor import Tensor as Tensor
 
 def fft(input: Tensor, n: _int | None = ..., dim: _int = ..., norm: _str | None = ..., *, out: Tensor | None = ...) -> Tensor: ...
 def fft2(input: Tensor, s: _IntOrInts | None = ..., dim: _IntOrInts = ..., norm: _str | None = ..., *, out: Tensor | None = ...) -> Tensor: ...

@@ -93,6 +93,7 @@ from flambeau.nn.modules.linear import LazyLinear as LazyLinear
 from flambeau.nn.modules.activation import LeakyReLU as LeakyReLU
 from flambeau.nn.modules.linear import Linear as Linear
 from flambeau.nn.modules.loss import LinearCrossEntropyLoss as LinearCrossEntropyLoss
+from flambeau.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions as LinearCrossEntropyOptions
 from flambeau.nn.modules.normalization import LocalResponseNorm as LocalResponseNorm
 from flambeau.nn.modules.activation import LogSigmoid as LogSigmoid
 from flambeau.nn.modules.activation import LogSoftmax as LogSoftmax

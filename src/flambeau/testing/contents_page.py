@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import flambeau
+from flambeau.core.absent_names import advice_for
 from flambeau.testing.markdown import wrap
 
 HEADER = """# Coverage
@@ -26,7 +27,7 @@ HEADER = """# Coverage
 This page lists what PyTorch's documentation names and whether Flambeau has it. It is for people who
 port a program. Functions and methods of tensors are in [operators.md](operators.md). A missing
 attribute raises AttributeError ("Flambeau lacks it") and a missing module ImportError, both with
-the requested name:
+the requested name and, like this page, with what to do instead:
 
 ```python
 import flambeau as torch
@@ -102,8 +103,14 @@ def _row(module: str, names: Sequence[str]) -> str:
     called = CALLED.get(module, f"`torch.{module}`")
     if find_object(module) is None:
         return f"| {called} | no: {WHY[module]} | |"
-    lacking = absent(names, module)
-    return f"| {called} | {RAISING.get(module, 'yes')} | {', '.join(f'`{name}`' for name in lacking)} |"
+    lacking = "; ".join([_reason(module, name) for name in absent(names, module)])
+    return f"| {called} | {RAISING.get(module, 'yes')} | {lacking} |"
+
+
+def _reason(module: str, name: str) -> str:
+    """Return a missing name with the advice that its error gives."""
+    advice = advice_for(find_object(module), name)
+    return f"`{name}` ({advice})" if advice else f"`{name}`"
 
 
 def notes(names: Sequence[str]) -> str:
@@ -116,7 +123,7 @@ def others(names: Sequence[str]) -> str:
     """Return further modules of the list of names in which something is missing."""
     rest = sorted({name.rpartition(".")[0] for name in names} - set(MODULES))
     lines = [
-        wrap(f"- `torch.{m}`: {', '.join(f'`{n}`' for n in gone)}", indent="  ") + "\n"
+        wrap(f"- `torch.{m}`: {'; '.join([_reason(m, n) for n in gone])}.", indent="  ") + "\n"
         for m in rest
         if (gone := absent(names, m))
     ]

@@ -187,15 +187,12 @@ DIFFERENCES = {
 
 _ROOMS = ("torch", "Tensor")  # namespaces that the page names; the others are packages of torch
 WHY = (
-    ("Parts of sparse tensors as copies, nested tensors", r"sparse|coalesce|crow_|col_indices|^indices|^values|dense"
-     r"|padded"),
-    ("Quantized dtypes", r"quantize|^q_|qscheme|int_repr"),
-    ("Compilers, scripts and symbolic sizes", r"compile|^cond$|^fork$|^wait$|^sym_|^parse_|import_ir|_type_|init_num_"
-     r"threads"),
+    ("Nested tensors, a layout for which each operator needs a second form", r"padded"),
+    ("Quantized tensors, which need further dtypes and kernels", r"quantize|^q_|qscheme|int_repr"),
+    ("The compiler of TorchScript, which runs functions as Python here", r"compile|^cond$|^fork$|^wait$|^sym_|^parse_|"
+     r"import_ir|_type_|init_num_threads"),
     ("Devices and backends other than CUDA", r"ipu|xpu|mtia|mkldnn|get_device_module"),
-    ("8-bit and grouped products", r"scaled_mm|grouped_mm"),
-    ("Rarely used linear algebra", r"lobpcg"),
-    ("Subclasses of tensors", r"module_load"),
+    ("Switches of PyTorch's C++ warnings and generators, which do not exist here", r"warn_always|thread_safe"),
 )  # fmt: skip
 """Why names are lacking: reasons, and patterns of the names that each covers."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 from flambeau import amp
 from flambeau.autograd.function import Function
@@ -235,6 +235,36 @@ def set_checkpoint_debug_enabled(enabled: bool | None) -> Iterator[None]:
         yield
     finally:
         _debug.enabled = before
+
+
+class _Group(threading.local):
+    current: GraphExecGroup | None = None
+
+
+_group = _Group()
+
+
+class GraphExecGroup:
+    """A context manager for several backward calls over separate parts of a graph, which share one recomputation.
+
+    A checkpoint with `use_reentrant=False` keeps what it has computed again until backward has used it, so that it
+    runs its function once for all calls, inside of a group and outside.
+    """
+
+    def __enter__(self) -> Self:
+        if _group.current is not None:
+            raise RuntimeError(
+                f"GraphExecGroup contexts cannot be nested. Already inside group {_group.current}"
+            )
+        _group.current = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _group.current = None
+
+    @classmethod
+    def _get_current_group(cls) -> GraphExecGroup | None:
+        return _group.current
 
 
 class DefaultDeviceType:

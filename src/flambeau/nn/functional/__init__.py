@@ -74,7 +74,13 @@ from flambeau.nn.functional.fractional import (
     fractional_max_pool3d,
     fractional_max_pool3d_with_indices,
 )
-from flambeau.nn.functional.grouped_products import ScalingType, SwizzleType, grouped_mm, scaled_mm
+from flambeau.nn.functional.grouped_products import (
+    ScalingType,
+    SwizzleType,
+    grouped_mm,
+    scaled_grouped_mm,
+    scaled_mm,
+)
 from flambeau.nn.functional.linear_cross_entropy import linear_cross_entropy
 from flambeau.nn.functional.loss import (
     binary_cross_entropy,
@@ -107,7 +113,14 @@ from flambeau.nn.functional.normalization import (
     local_response_norm,
     rms_norm,
 )
-from flambeau.nn.functional.padding import channel_shuffle, pad, pixel_shuffle, pixel_unshuffle
+from flambeau.nn.functional.padding import (
+    assert_int_or_pair,
+    channel_shuffle,
+    native_channel_shuffle,
+    pad,
+    pixel_shuffle,
+    pixel_unshuffle,
+)
 from flambeau.nn.functional.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,

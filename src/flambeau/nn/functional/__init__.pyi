@@ -34,6 +34,7 @@ from flambeau.nn.functional.grouped_products import SwizzleType as SwizzleType
 from flambeau.nn.functional import activation as activation
 from flambeau.nn.functional.sampling import affine_grid as affine_grid
 from flambeau.nn.functional.dropout import alpha_dropout as alpha_dropout
+from flambeau.nn.functional.padding import assert_int_or_pair as assert_int_or_pair
 from flambeau.nn.functional import attention as attention
 from flambeau.nn.functional import attention_choice as attention_choice
 from flambeau.nn.functional.normalization import batch_norm as batch_norm
@@ -99,6 +100,7 @@ from flambeau.nn.functional.loss import multi_margin_loss as multi_margin_loss
 from flambeau.nn.functional.loss import multilabel_margin_loss as multilabel_margin_loss
 from flambeau.nn.functional.loss import multilabel_soft_margin_loss as multilabel_soft_margin_loss
 from flambeau.nn.functional import namespace as namespace
+from flambeau.nn.functional.padding import native_channel_shuffle as native_channel_shuffle
 from flambeau.nn.functional.loss import nll_loss as nll_loss
 from flambeau.nn.functional import normalization as normalization
 from flambeau.nn.functional.distance import normalize as normalize
@@ -121,6 +123,7 @@ from flambeau.nn.functional.normalization import rms_norm as rms_norm
 from flambeau.nn.functional.activation import rrelu as rrelu
 from flambeau.nn.functional import sampling as sampling
 from flambeau.nn.functional.attention import scaled_dot_product_attention as scaled_dot_product_attention
+from flambeau.nn.functional.grouped_products import scaled_grouped_mm as scaled_grouped_mm
 from flambeau.nn.functional.grouped_products import scaled_mm as scaled_mm
 from flambeau.nn.functional.activation import selu as selu
 from flambeau.nn.functional.activation import sigmoid as sigmoid

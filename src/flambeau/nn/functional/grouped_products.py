@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
-from flambeau.core.dtype import bfloat16, dtype, float16, float32, int32
+from flambeau.core.dtype import bfloat16, dtype, float8_e4m3fn, float8_e5m2, float16, float32, int32
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.meta import Meta
 from flambeau.tensor.arguments.public import function, functions
@@ -209,6 +209,95 @@ def scaled_mm(
         if recipe is ScalingType.TensorWise and (scale.numel() != 1 or scale.dtype is not float32):
             raise ValueError(f"{name} must have 1 Float element")
     return _scaled_mm(mat_a, mat_b, *scales, bias, None, output_dtype, use_fast_accum)
+
+
+def scaled_grouped_mm(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    scale_a: Tensor | list[Tensor],
+    scale_recipe_a: Recipes,
+    scale_b: Tensor | list[Tensor],
+    scale_recipe_b: Recipes,
+    swizzle_a: Swizzles | None = None,
+    swizzle_b: Swizzles | None = None,
+    bias: Tensor | None = None,
+    offs: Tensor | None = None,
+    output_dtype: dtype | None = bfloat16,
+    contraction_dim: list[int] | tuple[int, ...] = (),
+    use_fast_accum: bool = False,
+) -> Tensor:
+    """Return the products of groups of float8 matrices with a scale for each row: `grouped_mm` of `scaled_mm`.
+
+    Args:
+        mat_a, mat_b: The matrices, as in `grouped_mm`, of float8.
+        scale_a, scale_b: float32: one number for each row of `mat_a` and column of `mat_b`, of shape (groups, rows) for
+            three dimensions and (rows) for two. If both have two dimensions, (groups * rows).
+        scale_recipe_a, scale_recipe_b: `ScalingType.RowWise`.
+        swizzle_a, swizzle_b: None or `SwizzleType.NO_SWIZZLE`.
+        bias: None.
+        offs: int32, the end of each group. Rows and columns after the last end are zero in the result.
+        output_dtype: The dtype of the result; None is bfloat16.
+        contraction_dim: No dimensions.
+        use_fast_accum: True allows hardware to round sums more often. All sums are of float32 here.
+
+    Raises:
+        NotSupportedError: For other scales, for swizzled ones and for other dimensions.
+        RuntimeError: If dtypes, shapes or offsets do not fit.
+    """
+    if {_only(scale_recipe_a), _only(scale_recipe_b)} != {ScalingType.RowWise}:
+        raise NotSupportedError(
+            "scaled_grouped_mm: pass scales of rows, ScalingType.RowWise, for both matrices"
+        )
+    if {_only(swizzle_a), _only(swizzle_b)} - {None, SwizzleType.NO_SWIZZLE} or contraction_dim:
+        raise NotSupportedError("scaled_grouped_mm: pass scales without a swizzle, and no contraction_dim")
+    if bias is not None:
+        raise RuntimeError("Bias not supported yet")
+    a, b = mat_a.meta, mat_b.meta
+    _check_grouped(a, b, offs)
+    rows, columns = _only(scale_a), _only(scale_b)
+    groups = _groups(a, b, offs)
+    stacked = a.ndim == b.ndim == 2
+    for name, x, scale, size in (("scale_a", a, rows, a.shape[-2]), ("scale_b", b, columns, b.shape[-1])):
+        shape = (groups, size) if x.ndim == 3 else (groups * size if stacked else size,)
+        if scale.dtype is not float32 or tuple(scale.shape) != shape:
+            raise RuntimeError(
+                f"{name} must be float32 of shape {shape}, got {scale.dtype} of {tuple(scale.shape)}"
+            )
+    # The product keeps rows and columns apart, and without scales TF32 does not round the factors.
+    found: Any = grouped_mm(mat_a.to(float32), mat_b.to(float32), offs=offs)
+    if a.ndim == b.ndim:
+        by_row, by_column = rows.reshape(groups, -1, 1), columns.reshape(groups, 1, -1)
+    elif a.ndim == 3:
+        by_row, by_column = _of_each(rows, offs, b.shape[-1]).mT, columns
+    else:
+        by_row, by_column = rows.unsqueeze(-1), _of_each(columns, offs, a.shape[0])
+    return (found * by_row * by_column).to(bfloat16 if output_dtype is None else output_dtype)  # type: ignore[no-any-return]
+
+
+def _of_each(scale: Any, offs: Any, total: int) -> Any:
+    """Return the scales of each row's group, (total, n); zeros for rows of no group."""
+    ends = _ends(offs, total)
+    parts = [
+        scale[i].expand(stop - start, -1)
+        for i, (start, stop) in enumerate(zip([0, *ends], ends, strict=False))
+    ]
+    return functions["cat"]([*parts, scale.new_zeros(total - ends[-1], scale.shape[1])], 0)
+
+
+def _groups(a: Meta, b: Meta, offs: Tensor | None) -> int:
+    return next((x.shape[0] for x in (a, b) if x.ndim == 3), 0 if offs is None else offs.meta.numel)
+
+
+def _check_grouped(a: Meta, b: Meta, offs: Tensor | None) -> None:
+    for name, x in (("mat_a", a), ("mat_b", b)):
+        if x.dtype not in (float8_e4m3fn, float8_e5m2):
+            raise RuntimeError(f"Expected {name} to be a Float8 matrix, got {x.dtype.torch_name}")
+        if x.ndim not in (2, 3):
+            raise RuntimeError(f"{name} has to be 2 or 3d")
+    if (offs is None) != (a.ndim == b.ndim == 3):
+        raise RuntimeError(
+            "Have to provide offsets if there is a 2d matrix, or no offset if both matrices are 3d"
+        )
 
 
 def _only(value: Any) -> Any:

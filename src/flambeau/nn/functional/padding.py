@@ -168,6 +168,17 @@ def _reshape_in_format(input: Tensor, split: Tensor, shape: Any) -> Tensor:
     return found.clone(memory_format=suggested_format(input.meta))
 
 
+def native_channel_shuffle(input: Tensor, groups: int) -> Tensor:
+    """Return `channel_shuffle`, by the name of PyTorch's kernel."""
+    return channel_shuffle(input, groups)
+
+
+def assert_int_or_pair(arg: int | Sequence[int], arg_name: str, message: str) -> None:
+    """Raise AssertionError, with the name in the message, unless an argument is an integer or has two elements."""
+    if not (isinstance(arg, int) or len(arg) == 2):
+        raise AssertionError(message.format(arg_name))
+
+
 for _public in (pixel_shuffle, pixel_unshuffle, channel_shuffle):
     function(_public)
 alias("constant_pad_nd", constant_pad, as_method=False)

@@ -93,6 +93,7 @@ from flambeau.nn.modules.linear import LazyLinear as LazyLinear
 from flambeau.nn.modules.activation import LeakyReLU as LeakyReLU
 from flambeau.nn.modules.linear import Linear as Linear
 from flambeau.nn.modules.loss import LinearCrossEntropyLoss as LinearCrossEntropyLoss
+from flambeau.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions as LinearCrossEntropyOptions
 from flambeau.nn.modules.normalization import LocalResponseNorm as LocalResponseNorm
 from flambeau.nn.modules.activation import LogSigmoid as LogSigmoid
 from flambeau.nn.modules.activation import LogSoftmax as LogSoftmax
@@ -180,6 +181,7 @@ from flambeau.nn.modules import hooks as hooks
 from flambeau.nn.modules import instancenorm as instancenorm
 from flambeau.nn.modules import lazy as lazy
 from flambeau.nn.modules import linear as linear
+from flambeau.nn.modules import linear_cross_entropy_options as linear_cross_entropy_options
 from flambeau.nn.modules import loss as loss
 from flambeau.nn.modules import module as module
 from flambeau.nn.modules import normalization as normalization

@@ -113,6 +113,8 @@ _bind_copy("unfold", "dimension: int, size: int, step: int", _method("unfold"))
 _bind_copy("view", "size: IntTuple", _method("view"), lines=(", dtype: dtype", ", size: IntTuple"))
 _bind_copy("alias", of=_itself)
 _bind_copy("slice", "dim: int=0, start: int | None=None, end: int | None=None, step: int=1", _slice)
+for _name in ("indices", "values", "crow_indices", "col_indices", "ccol_indices", "row_indices"):
+    _bind_copy(_name, of=_method(_name))  # parts of a sparse tensor
 _bind_copy("narrow", "dim: int, start: int, length: int", bind=both)
 
 # PyTorch's are views that autograd does not watch; here they are views.
