@@ -284,3 +284,25 @@ def test_what_a_process_asks_before_it_uses_a_device_counts(tmp_path):
     env = {**environment(), "FLAMBEAU_RACES": "warn", "FLAMBEAU_VIRTUAL_DEVICES": "1"}
     done = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, env=env, check=False)
     assert "the program calls Event.is_set() at <string>:7" in done.stdout, done.stderr
+
+
+def test_tracebacks_of_children_end_in_the_program(tmp_path):
+    (tmp_path / "child.py").write_text("import torch\ntorch.zeros(2, 3) @ torch.zeros(4, 5)  # here\n")
+    parent = program(tmp_path, "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'])\n")
+    short = flambeau_run(tmp_path, "--quiet", parent).err
+    assert short.count('File "') == 1 and "# here" in short and "mat1 and mat2 shapes" in short
+    assert short.splitlines()[-1].startswith("RuntimeError: ")
+    whole = flambeau_run(tmp_path, "--quiet", "--full-traceback", parent).err
+    assert whole.count('File "') > 2 and whole.splitlines()[-1] == short.splitlines()[-1]
+
+
+def test_a_childs_own_excepthook_stays(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nsys.excepthook = lambda *error: print('own hook')\n"
+    )
+    parent = program(
+        tmp_path,
+        "import os, subprocess, sys\nos.environ['PYTHONPATH'] += os.pathsep + os.getcwd()\n"
+        "sys.stdout.flush(); subprocess.run([sys.executable, '-c', 'import torch; 1 / 0'])\n",
+    )
+    assert flambeau_run(tmp_path, "--quiet", parent).out.split("\n")[0] == "own hook"

@@ -41,6 +41,7 @@ VARIABLES = {
     "launch` sets it.",
     "FLAMBEAU_FLOAT32_PRECISION": "`highest`, `high` (default) or `medium`: whether float32 products "
     "round to TF32.",
+    "FLAMBEAU_FULL_TRACEBACK": "`1`: tracebacks show Flambeau's own frames, also in child processes.",
     "FLAMBEAU_FUSE_FROM": "Bytes of a tensor from which on compiled functions fuse operators: 33554432 by default.",
     "FLAMBEAU_GLOO": "`tcp`: the backend gloo never uses MPI.",
     "FLAMBEAU_HUNT_SEED": "Seed of the random programs in Flambeau's own tests.",

@@ -21,8 +21,9 @@ from flambeau.cli.environment import why_not_readable
 from flambeau.cli.output.explore_report import exploration_document, write_exploration, write_first
 from flambeau.cli.outputs import add_outputs, why_no_outputs, write_outputs
 from flambeau.cli.progress import Progress
-from flambeau.cli.run import INTERRUPTED, RACE_STATUS, execute, exit_status, processes_so_far, traceback_of
+from flambeau.cli.run import INTERRUPTED, RACE_STATUS, execute, exit_status, processes_so_far
 from flambeau.cli.signals import Stopping, Terminated
+from flambeau.cli.tracebacks import traceback_of
 from flambeau.cli.trailing_options import take_last
 from flambeau.core.errors import RaceError
 from flambeau.runtime import system

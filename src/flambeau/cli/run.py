@@ -12,7 +12,6 @@ import runpy
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -27,6 +26,7 @@ from flambeau.cli.output.console import PIPE_STATUS, escape_unencodable, is_lost
 from flambeau.cli.output.run_report import write_screen
 from flambeau.cli.outputs import add_outputs, why_no_outputs, write_files, write_outputs
 from flambeau.cli.signals import Stopping, Terminated
+from flambeau.cli.tracebacks import FULL, traceback_of
 from flambeau.cli.trailing_options import take_last
 from flambeau.core.errors import NotSupportedError, RaceError
 from flambeau.observe import handovers
@@ -38,9 +38,6 @@ from flambeau.runtime import system
 from flambeau.runtime.devices import blas_threads, configuration
 
 RACE_STATUS, INTERRUPTED = 3, 130
-_RUNNERS = ("<frozen runpy>", "<frozen importlib.util>")
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
-_HANDOVERS = os.path.join(_PACKAGE, "observe", "handovers", "")
 _BLAS = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",
@@ -203,6 +200,8 @@ def _say(options: argparse.Namespace, text: str) -> None:
 def _set_environment(options: argparse.Namespace) -> None:
     """Set the environment variables of the program and its children."""
     export_options(options)
+    if options.full_traceback:
+        os.environ[FULL] = "1"  # for child processes
     with suppress(ValueError):  # a malformed variable: the program reports it on first use
         driver = configuration.from_environment().driver
         if driver == "none":
@@ -336,39 +335,6 @@ def _show_of_thread(full: bool, reported: threading.ExceptHookArgs) -> None:
         name = reported.thread.name if reported.thread is not None else threading.get_ident()
         text = traceback_of(full, reported.exc_type, reported.exc_value, reported.exc_traceback)
         sys.stderr.write(f"Exception in thread {name}:\n{text}")
-
-
-def traceback_of(
-    full: bool, kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> str:
-    """Return a traceback as the interpreter writes it; without Flambeau's frames unless `full`."""
-    shown = traceback.TracebackException(kind, error, trace)
-    if not full:
-        _cut(shown)
-    return "".join(shown.format())
-
-
-def _cut(shown: traceback.TracebackException | None) -> None:
-    """Keep only the program's frames in a traceback, without this command's frames before and the package's after
-    them.
-    """
-    if shown is None:
-        return
-    frames = shown.stack
-    frames[:] = [
-        frame for frame in frames if not frame.filename.startswith(_HANDOVERS)
-    ]  # frames between those of the program
-    while frames and frames[-1].filename.startswith(_PACKAGE):
-        del frames[-1]
-    while frames and (frames[0].filename.startswith(_PACKAGE) or frames[0].filename in _RUNNERS):
-        del frames[0]
-    _cut(shown.__cause__)
-    _cut(shown.__context__)
-    # an exception that was caught within the package
-    while shown.__context__ is not None and not shown.__context__.stack:
-        shown.__context__ = shown.__context__.__context__
-    if shown.__cause__ is not None and not shown.__cause__.stack and str(shown.__cause__) == str(shown):
-        shown.__cause__ = None  # the cause repeats the message
 
 
 def _end_program(outer: ModuleType) -> None:

@@ -274,10 +274,16 @@ class Agent:
     def _report(self, failed: Worker, workers: Workers) -> None:
         """Print the rank that failed first, its error, and the results of the others."""
         error = failed.error(is_shown=workers.shows_errors(failed))
+        # a rank that has recorded its error may still be running when the others' failure ends it
+        how = (
+            "ended with the others after its error"
+            if error and failed.code == -signal.SIGTERM
+            else failed.ended
+        )
         lines = [
             f"rank {failed.rank} failed first, and the others were ended",
             f"  rank {failed.rank}: local rank {failed.local_rank} of node {self._node} on {socket.gethostname()}, "
-            f"process {failed.process.pid}: {failed.ended}",
+            f"process {failed.process.pid}: {how}",
         ]
         lines += [f"    {line}" for line in error.rstrip().splitlines()]
         log = failed.folder / "stderr.log"

@@ -3,7 +3,9 @@
 import sys
 
 from flambeau.cli.import_hook import install
+from flambeau.cli.tracebacks import shorten_tracebacks
 
 del sys.modules["torch"]
 install()
+shorten_tracebacks()
 import torch  # noqa: E402
