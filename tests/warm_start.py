@@ -34,8 +34,16 @@ IMPORTS = {
         "flambeau.observe.race_builder",
         "flambeau.nn.parallel",
     ),
-    # pytest warns of plugins that were imported before it.
-    "pytest": ("pytest", "ml_dtypes", "unittest.mock", "multiprocessing.context"),
+    "pytest": (
+        "pytest",
+        "flambeau.cli.plugin",
+        "flambeau.driver.virtual.driver",
+        "flambeau.observe.race_builder",
+        "hypothesis",
+        "xdist.plugin",
+        "unittest.mock",
+        "multiprocessing.context",
+    ),
 }
 # A new interpreter reads these variables when it starts, so each setting of them has its own servers.
 _INTERPRETER = ("PYTHON", "LANG", "LC_", "LD_", "OPENBLAS", "OMP")
@@ -191,6 +199,8 @@ def serve(kind: str) -> list[str]:
     connection = socket.socket(fileno=os.dup(0))
     for name in IMPORTS[kind]:
         import_module(name)
+    if kind == "pytest":
+        _allow_imported_plugins()
     gc.collect()
     woken, wake = socket.socketpair()
     wake.setblocking(False)
@@ -220,6 +230,13 @@ def serve(kind: str) -> list[str]:
             os.close(end)
         statuses[pid] = status
         connection.sendall(pid.to_bytes(4, "big"))
+
+
+def _allow_imported_plugins() -> None:
+    """Let pytest not warn that it cannot rewrite the assertions of plugins, because they were imported before it."""
+    packages = {name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names - {"__main__"}
+    for module in [sys.modules[name] for name in (*packages, "flambeau.cli.plugin")]:
+        module.__doc__ = f"{module.__doc__}\n\nPYTEST_DONT_REWRITE"
 
 
 def _report_ends(statuses: dict[int, int]) -> None:
