@@ -54,6 +54,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "simulated: of an `either` module, means virtual GPUs alone")
 
 
+def pytest_sessionstart() -> None:
+    """Collect the tests without garbage collections: what they create stays."""
+    gc.disable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     gpus.real = config.getoption("--driver") == "cuda"
     mark, reason = ("simulated", "of virtual GPUs alone") if gpus.real else ("gpu", "no NVIDIA GPU")
@@ -113,6 +118,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 def pytest_collection_finish() -> None:
     """Freeze what exists before the first test, so that collections look at what came since."""
+    gc.enable()
     _freeze()
     gc.callbacks.append(_note_collection)
 
