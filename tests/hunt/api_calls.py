@@ -712,7 +712,7 @@ def hunt(
         theirs.close()
         at, runner, ended = start, "", ""
         try:
-            while mine.poll(patience):
+            while mine.poll(patience if runner else None):  # a busy machine may take long to import PyTorch
                 message = mine.recv()
                 if message[0] == "end":
                     at = count
