@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from seeds import EXHAUSTIVE
 
 import flambeau as torch
 from flambeau.ops.op import Op, table
@@ -62,6 +63,7 @@ def _bits(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", OPERATORS)
+@settings(max_examples=1000 if EXHAUSTIVE else 25)
 @given(data=st.data())
 def test_kernel_computes_what_the_formulas_compute(name: str, data: st.DataObject) -> None:
     op: Any = table[name]

@@ -74,7 +74,7 @@ def lives_step_by_step(trace: list[dict[str, Any]], blocks: list[dict[str, Any]]
 
 
 @given(st.lists(EVENTS, max_size=30), st.lists(BLOCKS, min_size=1, max_size=5))
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 def test_lives_and_curves_are_those_of_the_events_one_by_one(
     trace: list[dict[str, Any]], blocks: list[dict[str, Any]]
 ) -> None:

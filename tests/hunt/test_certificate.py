@@ -34,7 +34,7 @@ def disagreement(program, schedules=SCHEDULES):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_certified_program_gives_the_same_values_under_every_schedule(family):
-    @settings(max_examples=5000 if EXHAUSTIVE else EXAMPLES.get(family, 20))
+    @settings(max_examples=5000 if EXHAUSTIVE else EXAMPLES.get(family, 12))
     @given(FAMILIES[family])
     def check(program):
         found = disagreement(program)

@@ -19,7 +19,7 @@ from flambeau.observe.order import Order
 from flambeau.testing.soundness import Hunt, Program, Step, generate
 from flambeau.testing.soundness.hunt import share_forced
 
-CHUNKS, EACH = (400, 250) if EXHAUSTIVE else (2, 45)
+CHUNKS, EACH = (400, 250) if EXHAUSTIVE else (2, 30)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))

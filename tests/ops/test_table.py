@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from seeds import EXHAUSTIVE, session_seed
 
 import flambeau
 from flambeau.core.dtype import complex128, float32, float64, int64
@@ -27,7 +28,8 @@ def where():
 @pytest.mark.parametrize("name", SAMPLED)
 def test_a_virtual_device_computes_the_same_bits(name, where):
     op = table[name]
-    for kind in op.dtypes:
+    kinds = op.dtypes if EXHAUSTIVE else op.dtypes[session_seed() % 2 :: 2]  # each day others
+    for kind in kinds or op.dtypes:
         compared = check_virtual(op, kind, where)
         assert compared >= 2 or (name in ("matmul", "addmm") and not kind.is_floating_point), kind
 
