@@ -592,7 +592,7 @@ index_fill = define(
             _index_fill_host,
             cuda=Routine("index.indexing:index_fill"),
             touches=_along(True, wrapped=_wrap_indices),
-            work=selection_work.write_rows,
+            work=selection_work.fill_rows,
         ),
         DTYPES,
         _index_fill_samples,

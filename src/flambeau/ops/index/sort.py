@@ -30,7 +30,7 @@ from flambeau.ops.op import (
 )
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import REALS
-from flambeau.ops.work import row_work
+from flambeau.ops.work import row_work, workspaces
 
 Array = np.ndarray[Any, Any]
 NUMBERS = tuple(d for d in REALS if d is not bool_)
@@ -116,7 +116,14 @@ sort = define(
     Op(
         "sort",
         _sort_rule,
-        Kernel("sort", _sort_host, _steps, cuda=Routine("index.sorting:sort"), work=row_work.sort),
+        Kernel(
+            "sort",
+            _sort_host,
+            _steps,
+            cuda=Routine("index.sorting:sort"),
+            work=row_work.sort,
+            workspace=workspaces.indices_of_a_row,
+        ),
         REALS,
         _sort_samples,
         derivative=Derivative(lambda grad, out1, metas, params: by_place(grad, out1, metas[0], params[0])),

@@ -22,7 +22,7 @@ from flambeau.ops.nn.windows import Ints, pad_axes, spread, taps, windows
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATING_OR_COMPLEX, INTEGERS, REFUSED
-from flambeau.ops.work import convolution_work, workspaces
+from flambeau.ops.work import convolution_work, element_work, workspaces
 
 Array = np.ndarray[Any, Any]
 
@@ -550,8 +550,10 @@ def _unfold_back(grad: Any, metas: Any, params: Any, call: Any) -> Any:
 
 unfold = define(
     Op(
-        "unfold", _unfold_rule, Kernel("unfold", _unfold_host, cuda=Routine("nn.im2col:unfold")), FLOATING_OR_COMPLEX,
-        _unfold_samples,
+        "unfold", _unfold_rule,
+        Kernel("unfold", _unfold_host, cuda=Routine("nn.im2col:unfold"), work=element_work.columns_of_windows,
+            workspace=workspaces.copies_of_input),
+        FLOATING_OR_COMPLEX, _unfold_samples,
         derivative=Derivative(_unfold_back, name="Im2ColBackward0", linear="together"),
     )
 )  # fmt: skip
@@ -559,7 +561,13 @@ fold = define(
     Op(
         "fold",
         _fold_rule,
-        Kernel("fold", _fold_host, cuda=Routine("nn.im2col:fold")),
+        Kernel(
+            "fold",
+            _fold_host,
+            cuda=Routine("nn.im2col:fold"),
+            work=element_work.per_element(100.0, 6.0),
+            workspace=workspaces.rest_of_columns,
+        ),
         FLOATING_OR_COMPLEX,
         _fold_samples,
         derivative=Derivative(

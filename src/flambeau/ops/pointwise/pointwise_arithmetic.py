@@ -274,6 +274,7 @@ _floored = partial(
     low=1,
     scalars=(0, 1),
     cuda="floor_divide(a, b)",
+    work=element_work.formula(30.0, 0.6),
 )
 div_floor = _floored(
     "div.floor", summary="Return the quotient rounded down.", derivative=Derivative(zeros, zeros)
@@ -425,6 +426,7 @@ pow_ = pointwise(
     Lazy(_power),
     2,
     "Return input to the power of exponent.",
+    work=element_work.formula(62.0, 0.75),
     dtypes=ALL,
     check=_no_bool_tensors,
     checked_narrow=(1,),

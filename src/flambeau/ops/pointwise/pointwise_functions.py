@@ -45,6 +45,7 @@ from flambeau.ops.pointwise.pointwise_backward import (
 from flambeau.ops.pointwise.pointwise_body import Into, Lazy
 from flambeau.ops.pointwise.pointwise_logic import kept
 from flambeau.ops.pointwise.public_forms import BY_HAND, MATH, NO_IN_PLACE, TORCH_IN_PLACE, PublicForms
+from flambeau.ops.work import element_work
 
 LN2, LN10 = log_of(2), log_of(10)
 Check = Callable[[dtype, Sequence[Operand]], None]
@@ -344,6 +345,7 @@ erfinv = _special(
     "erfinv",
     "erfinv",
     "Return the inverse of the error function.",
+    work=element_work.formula(0.0, 0.3, 120.0),
     low=-0.9,
     high=0.9,
     derivative=Derivative(lambda grad, a: grad * a.erfinv().square().exp() * (root(pi) / 2)),
@@ -363,6 +365,7 @@ lgamma = pointwise(
     Lazy(_lgamma),
     1,
     "Return the logarithm of the absolute gamma function.",
+    work=element_work.formula(30.0, 1.4, 60.0),
     promotion=TO_FLOAT,
     dtypes=FLOATS,
     flops=20,
@@ -376,6 +379,7 @@ digamma = _special(
     "psi",
     "digamma",
     "Return the derivative of the logarithm of the gamma function.",
+    work=element_work.formula(60.0, 5.6),
     stub="digamma",
     derivative=Derivative(lambda grad, a, call: grad * call(table["polygamma"], (a,), (1,))),
 )

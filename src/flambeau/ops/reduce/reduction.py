@@ -416,6 +416,7 @@ amax = reduction(
     dtypes=REALS,
     cuda=_GREATEST,
     derivative=Derivative(lambda grad, a, out, params: tied_back(grad, a, out, params)),
+    work=row_work.reduction_of_extremes,
     workspace=workspaces.partial_elements,
 )
 amin = reduction(
@@ -426,6 +427,7 @@ amin = reduction(
     dtypes=REALS,
     cuda=_LEAST,
     derivative=Derivative(lambda grad, a, out, params: tied_back(grad, a, out, params)),
+    work=row_work.reduction_of_extremes,
     workspace=workspaces.partial_elements,
 )
 aminmax = reduction(
@@ -560,7 +562,8 @@ count_nonzero = reduction(
     _dtypes_of_count,
     cuda=_form("i64", "0", "nonzero(x)", "a + b", "s"),
     derivative=NOT_DIFFERENTIABLE,
-    work=row_work.reduction(kernels=3),
+    work=row_work.count_of_nonzero,
+    workspace=workspaces.mask_and_counts,
 )
 var_mean = reduction(
     "var_mean",

@@ -48,6 +48,37 @@ def per_element(instructions: float, microseconds: float = 0.0) -> Callable[[Lau
     return work
 
 
+def formula(instructions: float, microseconds: float, doubled: float = 0.0) -> Callable[[Launch], Work]:
+    """Return the work of functions whose formulas are longer than `stream_work` estimates.
+
+    Args:
+        instructions: Additional ones for each element.
+        microseconds: Latency beyond that of `stream_work`.
+        doubled: Additional instructions for each element in double precision.
+    """
+
+    def work(launch: Launch) -> Work:
+        found = stream_work(launch)
+        out = launch.outputs[0]
+        each = instructions + (doubled if out.itemsize == 8 and out.dtype.is_floating_point else 0.0)
+        return found.with_(
+            instructions=found.instructions + each * out.numel,
+            cycles=found.cycles + microseconds * CYCLES_OF_A_MICROSECOND,
+        )
+
+    return work
+
+
+def columns_of_windows(launch: Launch) -> Work:
+    """Return the work of `unfold`: copies of the input, then a kernel for each sample."""
+    source, out = launch.inputs[0], launch.outputs[0]
+    assert isinstance(source, Meta)
+    samples, places = max(source.shape[0], 1), out.shape[1] * out.shape[2] // 9
+    work = pass_over(launch, out.numel // samples)
+    each = 2.2 + min(places / 4096, 1.0) * 1.6
+    return work.with_(cycles=samples * each * CYCLES_OF_A_MICROSECOND, kernels=samples + 1)
+
+
 def windows(base: float, tap: float) -> Callable[[Launch], Work]:
     """Return the work of pooling, which computes the bounds of each window and reads its elements.
 

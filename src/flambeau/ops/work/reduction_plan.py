@@ -39,6 +39,7 @@ class ReductionPlan(Record):
         grid: Blocks with different results.
         parts: Blocks that share their results.
         results: Number of results.
+        groups: Number of reduced dimensions after neighbouring ones are joined.
     """
 
     width: int
@@ -51,6 +52,7 @@ class ReductionPlan(Record):
     grid: int
     parts: int
     results: int
+    groups: int
 
     @property
     def threads(self) -> int:
@@ -115,7 +117,9 @@ def plan_reduction(source: Meta, dims: tuple[int, ...]) -> ReductionPlan:
     if has_parts and values >= _MOST_VALUES and grid <= target:
         parts = max(min(-(-target // grid), -(-values // _LEAST_VALUES)), -(-values // _MOST_VALUES))
         values = -(-values // parts)
-    return ReductionPlan(width, height, vector, is_wide, is_inner, has_parts, values, grid, parts, results)
+    return ReductionPlan(
+        width, height, vector, is_wide, is_inner, has_parts, values, grid, parts, results, groups
+    )
 
 
 def _groups(sizes: list[tuple[int, int, bool]]) -> int:

@@ -65,13 +65,19 @@ _LOAD, _STEP = (
 _PARTS, _PARTIAL = 3.0, 0.32  # microseconds of a second round among blocks, and of each partial result in it
 
 
-def reduction(extra: float = 0.0, slower: float = 1.0, kernels: int = 1) -> Callable[[Launch], Work]:
+_APART = 2.0  # factor of the latency of loads from dimensions that are apart in memory
+
+
+def reduction(
+    extra: float = 0.0, slower: float = 1.0, kernels: int = 1, halves: float = 1.0
+) -> Callable[[Launch], Work]:
     """Return the work of a reduction. See Note [The plan of a reduction].
 
     Args:
         extra: Instructions for each element beyond those of a sum.
         slower: Factor of the latency of a step relative to that of a sum.
         kernels: Number of kernels that run one after the other.
+        halves: Factor of the latency of loads of 16 bits, where threads have neighbouring results.
     """
 
     def work(launch: Launch) -> Work:
@@ -85,10 +91,12 @@ def reduction(extra: float = 0.0, slower: float = 1.0, kernels: int = 1) -> Call
         if plan.parts > 1:
             latency += _PARTS + plan.partial_rows * _PARTIAL * slower**0.75
         threads, instructions = plan.threads, _THREAD * (1.5 if slower > 1 else 1.0)
+        single = source.itemsize == 2 and not plan.is_inner
+        load = _LOAD * slower * max(_APART if plan.groups > 1 else 1.0, halves if single else 1.0)
         return Work(
             float(distinct_bytes(source)), launch.nbytes, 2 * threads, threads * instructions + source.numel * each,
             latency * CYCLES_OF_A_MICROSECOND, kernels,
-            chain=-(-plan.values // 4) * _LOAD * slower * CYCLES_OF_A_MICROSECOND,
+            chain=-(-plan.values // 4) * load * CYCLES_OF_A_MICROSECOND,
         )  # fmt: skip
 
     return work
@@ -98,6 +106,20 @@ reduction_of_pairs = reduction(19.0, 2.4)
 """Return the work of a reduction of values with indices."""
 reduction_of_moments = reduction(38.0, 2.4)
 """Return the work of a reduction of means with sums of squares."""
+
+
+reduction_of_extremes = reduction(halves=4.0)
+"""Return the work of `amax` and `amin`, which load halves one by one."""
+_COUNTED = reduction(slower=1.2, kernels=3)
+
+
+def count_of_nonzero(launch: Launch) -> Work:
+    """Return the work of `count_nonzero`: a comparison, a conversion to integers, and their sum."""
+    found, count = _COUNTED(launch), _source(launch).numel
+    return found.with_(
+        nbytes=found.nbytes + 18.0 * count, resident=found.resident + 9.0 * count,
+        cycles=found.cycles + 1.6 * CYCLES_OF_A_MICROSECOND,
+    )  # fmt: skip
 
 
 def logarithm_of_sum(launch: Launch) -> Work:

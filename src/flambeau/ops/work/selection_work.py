@@ -68,6 +68,13 @@ def write_rows(launch: Launch) -> Work:
     return _work(launch, _operand_with_values(launch).numel, 3, launch.outputs[0].itemsize, 100.0, 1.5)
 
 
+def fill_rows(launch: Launch) -> Work:
+    """Return the work of `index_fill`, which writes a number at each selected place."""
+    out, index = launch.outputs[0], _indices(launch)[0]
+    along = out.shape[launch.params[0]] if out.ndim else 1
+    return _work(launch, index.numel * out.numel // max(along, 1), 1, out.itemsize, 78.0, 1.5)
+
+
 def add_rows(launch: Launch) -> Work:
     """Return the work of `index_add` and `index_reduce`, whose sums use atomic operations."""
     return _work(

@@ -51,9 +51,26 @@ def one_result(launch: Launch) -> Sizes:
 
 
 def moments_of_groups(launch: Launch) -> Sizes:
-    """Return the bytes of each group's mean and deviation, for norms with the params (number of groups, ...)."""
+    """Return the bytes of each group's mean and deviation, and of each channel's factors if there are weights."""
     meta = launch.outputs[0]
-    return (meta.itemsize * meta.shape[0] * launch.params[0],) * 2
+    samples, channels = meta.shape[:2]
+    moments = (meta.itemsize * samples * launch.params[0],) * 2
+    return (*moments, *(4 * samples * channels,) * 2) if len(launch.inputs) > 1 else moments
+
+
+def copies_of_input(launch: Launch) -> Sizes:
+    """Return the bytes of a copy of the input, and of another one that makes it contiguous."""
+    source = launch.inputs[0]
+    assert isinstance(source, Meta)
+    nbytes = source.numel * source.itemsize
+    return (nbytes,) if source.contiguous else (nbytes, nbytes)
+
+
+def rest_of_columns(launch: Launch) -> Sizes:
+    """Return the bytes by which the columns exceed the result: `fold` allocates it as large as them."""
+    source, out = launch.inputs[0], launch.outputs[0]
+    assert isinstance(source, Meta)
+    return (max(source.numel * source.itemsize - out.nbytes, 0),)
 
 
 def one_list(launch: Launch) -> Sizes:
@@ -71,6 +88,21 @@ def _source_itemsize(launch: Launch) -> int:
     source = launch.inputs[0]
     assert isinstance(source, Meta)
     return source.itemsize
+
+
+def mask_and_counts(launch: Launch) -> Sizes:
+    """Return the bytes of `count_nonzero`'s comparisons with zero, as truth values and as integers."""
+    source = launch.inputs[0]
+    assert isinstance(source, Meta)
+    return (source.numel, 8 * source.numel)
+
+
+def indices_of_a_row(launch: Launch) -> Sizes:
+    """Return the bytes of the indices of a row, which `sort` copies to all short rows."""
+    columns = (
+        launch.inputs[0].shape[-1] if isinstance(launch.inputs[0], Meta) and launch.inputs[0].ndim else 1
+    )
+    return (8 * columns,) if columns <= 4096 else ()
 
 
 def partial_sums(launch: Launch) -> Sizes:
