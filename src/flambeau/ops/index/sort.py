@@ -228,7 +228,7 @@ unique = define(
     Op(
         "unique",
         _unique_rule,
-        Kernel("unique", _unique_host, _steps, cuda=Routine("index.unique:unique")),
+        Kernel("unique", _unique_host, _steps, cuda=Routine("index.unique:unique"), work=row_work.unique),
         REALS,
         _unique_samples,
         derivative=Refusal(whole=_no_unique, name="Unique2Backward0"),

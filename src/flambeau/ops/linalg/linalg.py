@@ -351,6 +351,7 @@ solve_ex = _op(
     _with_info(np.linalg.solve, _zero_pivot),
     _equations,
     1,
+    work=element_work.factorization(90, 1.5),
     cuda="linear_solve:solve",
     derivative=Derivative(whole=back.solve),
     autocast=FLOAT32_ON_CPU,
@@ -361,6 +362,7 @@ det = _op(
     _plain(np.linalg.det),
     _square_samples(),
     2 / 3,
+    work=element_work.factorization(60, 1.1),
     cuda="linear_solve:det",
     derivative=Derivative(back.det),
 )
@@ -370,6 +372,7 @@ slogdet = _op(
     _plain(lambda a: tuple(np.linalg.slogdet(a))),
     _square_samples(),
     2 / 3,
+    work=element_work.factorization(60, 1.1),
     cuda="linear_solve:slogdet",
     derivative=Derivative(back.slogdet),
 )
@@ -649,6 +652,7 @@ solve_triangular = _op(
     _triangular_host,
     _triangular_samples,
     1,
+    work=element_work.factorization(30, 0.7),
     cuda="linear_solve:solve_triangular",
     derivative=Derivative(whole=back.solve_triangular),
 )
@@ -740,6 +744,7 @@ qr = _op(
     _qr_rule,
     _plain(_qr),
     _tall_and_wide(("reduced",), ("complete",), ("r",)),
+    work=element_work.one_by_one(88, 0.3, 64, 4.0),
     cuda="linear_solve:qr",
     derivative=Derivative(back.qr),
     autocast=FLOAT32_ON_CPU,
@@ -856,7 +861,7 @@ svdvals = _op(
 eigh = _op(
     "linalg_eigh", _eigh_rule(True), _of_finite(lambda a, uplo: tuple(np.linalg.eigh(a, uplo))),
     _square_samples(("L",), ("U",)), 9, cuda="spectra:eigh",
-    work=element_work.factorization(110, 3), derivative=Derivative(back.eigh), autocast=FLOAT32_ON_CPU,
+    work=element_work.eigenvectors, derivative=Derivative(back.eigh), autocast=FLOAT32_ON_CPU,
 )  # fmt: skip
 eigvalsh = _op(
     "linalg_eigvalsh",

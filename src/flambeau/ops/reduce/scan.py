@@ -410,7 +410,7 @@ histc = define(
     Op(
         "histc",
         _histc_rule,
-        Kernel("histc", _histc_host, _flops, cuda=Routine("index.histogram:histc")),
+        Kernel("histc", _histc_host, _flops, cuda=Routine("index.histogram:histc"), work=row_work.histogram),
         (float32, float64),
         lambda make, kind: [((make(20), -2.0, 2.0), (4,))],
         derivative=NOT_DIFFERENTIABLE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from flambeau.core.meta import Meta
@@ -199,6 +200,38 @@ def factorization(least: float, column: float, pair: float = 0.0) -> Callable[[L
         return found.with_(cycles=found.cycles + microseconds * CYCLES_OF_A_MICROSECOND)
 
     return work
+
+
+def one_by_one(least: float, column: float, many: int, further: float) -> Callable[[Launch], Work]:
+    """Return the work of a factorization that cuSOLVER makes for one matrix of a batch after the other.
+
+    Args:
+        least: Microseconds of any matrix.
+        column: Microseconds of a column.
+        many: Number of columns from which each takes `further` microseconds more.
+    """
+
+    def work(launch: Launch) -> Work:
+        source = launch.inputs[0]
+        assert isinstance(source, Meta)
+        side, count = min(source.shape[-2:]), source.numel // max(math.prod(source.shape[-2:]), 1)
+        microseconds = count * (least + column * side + further * max(side - many, 0))
+        found = stream_work(launch)
+        return found.with_(cycles=found.cycles + microseconds * CYCLES_OF_A_MICROSECOND)
+
+    return work
+
+
+_BATCHED_SIDE = 32  # largest matrices whose eigenvectors are computed for a batch at once
+_eigenvectors_at_once = factorization(110, 3)
+_eigenvectors_one_by_one = one_by_one(560, 4.0, 1 << 20, 0.0)
+
+
+def eigenvectors(launch: Launch) -> Work:
+    """Return the work of `eigh`: of small matrices at once, of larger ones after each other if there are several."""
+    values = launch.outputs[0]
+    several = values.ndim > 1 and values.shape[-1] > _BATCHED_SIDE and values.numel > values.shape[-1]
+    return (_eigenvectors_one_by_one if several else _eigenvectors_at_once)(launch)
 
 
 def many_tensors(launch: Launch) -> Work:

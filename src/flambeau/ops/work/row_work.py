@@ -270,6 +270,20 @@ def sort(launch: Launch) -> Work:
     return Work(0.0, launch.nbytes, max(rows * columns, 1), 0.0, microseconds * CYCLES_OF_A_MICROSECOND)
 
 
+_UNIQUE_KERNELS, _UNIQUE_PASSES = 23, 16  # of a radix sort of integers and of what follows
+
+
+def unique(launch: Launch) -> Work:
+    """Return the work of `unique`: a radix sort, comparisons of neighbours, and scans of their results."""
+    found = _row_wise(launch, 50.0, _UNIQUE_PASSES / 2, 1)
+    return found.with_(kernels=_UNIQUE_KERNELS)
+
+
+def histogram(launch: Launch) -> Work:
+    """Return the work of `histc`: the extremes, and counts by atomic operations."""
+    return _row_wise(launch, 8.0, 2.0)
+
+
 _SELECTED_BY_MANY = 55.0  # microseconds of a row that many blocks select from
 
 
