@@ -222,16 +222,16 @@ def one_by_one(least: float, column: float, many: int, further: float) -> Callab
     return work
 
 
-_BATCHED_SIDE = 32  # largest matrices whose eigenvectors are computed for a batch at once
-_eigenvectors_at_once = factorization(110, 3)
+_BATCHED_SIDE = 32  # largest matrices whose eigenvectors are computed together for a batch
+_eigenvectors_together = factorization(110, 3)
 _eigenvectors_one_by_one = one_by_one(560, 4.0, 1 << 20, 0.0)
 
 
 def eigenvectors(launch: Launch) -> Work:
-    """Return the work of `eigh`: of small matrices at once, of larger ones after each other if there are several."""
+    """Return the work of `eigh`: of small matrices together, of several larger ones one by one."""
     values = launch.outputs[0]
     several = values.ndim > 1 and values.shape[-1] > _BATCHED_SIDE and values.numel > values.shape[-1]
-    return (_eigenvectors_one_by_one if several else _eigenvectors_at_once)(launch)
+    return (_eigenvectors_one_by_one if several else _eigenvectors_together)(launch)
 
 
 def many_tensors(launch: Launch) -> Work:
