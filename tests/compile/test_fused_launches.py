@@ -102,6 +102,22 @@ def test_memory_is_at_most_that_of_eager_code() -> None:
     assert peaks[1] <= peaks[0] == SIZE * 4
 
 
+def test_memory_of_inputs_that_died_together_is_freed() -> None:
+    def body(values: list[Any]) -> tuple[Any, Any]:
+        product = values.pop() * values.pop()
+        return product, 3.0 - product * 2
+
+    peaks = []
+    for function in (body, torch.compile(body)):
+        values = [torch.ones(SIZE, device="cuda", dtype=torch.int64) for _ in range(2)]
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        results = function(values)
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+        del results
+    assert peaks[1] <= peaks[0] == SIZE * 8
+
+
 def test_event_covers_pending_launches() -> None:
     def body(x: Any, stream: Any) -> Any:
         y = x * 2 + 1

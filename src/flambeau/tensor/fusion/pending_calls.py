@@ -369,8 +369,7 @@ class PendingGroup:
 
     def _issue(self, live: dict[int, DeferredStorage], why: str) -> None:
         handle = self.stream.handle
-        for storage in self._storages.values():
-            storage.used_on(handle)
+        _use_inputs(self._storages.values(), handle)
         if len(self.calls) == 1 and not self.is_logged:
             _launch_alone(self, live)
         else:
@@ -530,6 +529,12 @@ class PendingGroup:
 
     def sizes_of_inputs(self) -> list[int]:
         return [s.nbytes for s in self._storages.values()]
+
+
+def _use_inputs(storages: Iterable[Storage], stream: int) -> None:
+    """Notify the allocator that a stream uses inputs. A loop in the caller would keep the last one alive."""
+    for storage in storages:
+        storage.used_on(stream)
 
 
 def _note_rows(group: PendingGroup, launch: Launch) -> None:
