@@ -6,11 +6,13 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import alias_actions
 import numpy as np
 
 import flambeau as torch
 
 SHAPES = ((4, 6), (6,), (1, 6), (4, 1), (), (2, 4, 6))
+LONG_SHAPES = ((40, 60), (60,), (40, 1), (2, 40, 60), ())  # of which memory shows what the allocator gives
 DTYPES = ("float32", "float32", "float32", "float16", "bfloat16", "int64", "float64")
 UNARY = ("neg", "abs", "relu", "sin", "tanh", "sigmoid", "square", "sign", "exp", "isnan", "clone")
 BINARY = ("add", "sub", "mul", "maximum", "minimum", "atan2", "lt", "ge", "eq", "div", "pow", "fmod")
@@ -30,7 +32,7 @@ def bits(t: Any) -> Any:
     return (*meta, np.ascontiguousarray(host.numpy()).tobytes())
 
 
-class Walk:
+class Walk(alias_actions.AliasActions):
     """One run of a random program. Its decisions depend on the seed and on what it observes, and on nothing else.
 
     Attributes:
@@ -42,6 +44,7 @@ class Walk:
 
     def __init__(self, seed: str, wrap: Callable[[Any], Any]) -> None:
         self.choice = random.Random(seed)
+        self.shapes = LONG_SHAPES if self.choice.random() < 0.2 else SHAPES
         self.wrap = wrap
         self.log: list[Any] = []
         torch.manual_seed(self.choice.randrange(1 << 30))
@@ -50,7 +53,7 @@ class Walk:
         self.depth = 0
 
     def fresh(self) -> Any:
-        shape, kind = self.choice.choice(SHAPES), getattr(torch, self.choice.choice(DTYPES))
+        shape, kind = self.choice.choice(self.shapes), getattr(torch, self.choice.choice(DTYPES))
         if kind is torch.int64:
             return torch.randint(-5, 5, shape, device="cuda")
         t = torch.randn(shape, device="cuda").to(kind)
@@ -412,7 +415,7 @@ ACTIONS = {
     "view": 6, "in_place": 6, "write_after_read": 2, "out": 2, "put": 2, "halves": 3, "turned": 4, "soften": 3, "normalize": 2, "classify": 1, "swap_data": 1, "resize": 1,
     "rows": 4, "center": 2, "reduce": 2, "norm": 2, "product": 1, "branch": 2, "show": 1, "address": 1, "wrong": 1, "stop": 0.5, "random": 1,
     "host": 1, "devices": 1, "stream": 2, "event": 1, "nested": 0.5, "disabled": 0.5, "autocast": 1, "no_grad": 1,
-    "backward": 2, "grad": 2, "packed": 1, "optimizer": 0.5,
+    "backward": 2, "grad": 2, "packed": 1, "optimizer": 0.5, **alias_actions.ACTIONS,
 }  # fmt: skip
 
 
