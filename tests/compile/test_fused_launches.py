@@ -118,6 +118,28 @@ def test_memory_of_inputs_that_died_together_is_freed() -> None:
     assert peaks[1] <= peaks[0] == SIZE * 8
 
 
+def test_memory_of_inputs_of_calls_that_are_dropped_is_freed() -> None:
+    """Read one tensor in two layouts, of which only a call that nothing needs reads the first."""
+
+    def body(values: list[Any]) -> Any:
+        x, small = values.pop(), values.pop() + 1
+        torch.maximum(x, small)
+        del small
+        y = x.t() * 0.5
+        del x
+        return -1.0 - y
+
+    peaks = []
+    for function in (body, torch.compile(body)):
+        values = [torch.ones(1, 1, device="cuda"), torch.ones(256, 256, device="cuda")]
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        result = function(values)
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+        del result
+    assert peaks[1] <= peaks[0]
+
+
 def test_event_covers_pending_launches() -> None:
     def body(x: Any, stream: Any) -> Any:
         y = x * 2 + 1

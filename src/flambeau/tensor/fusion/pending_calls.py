@@ -452,6 +452,7 @@ class PendingGroup:
         """
         blocks: dict[int, Any] = {}  # call's target -> block
         live = {self.calls[k].target: memory for k, memory in needed.live.items()}
+        _release_unused(self, needed.order)
         lost: set[int] = set()  # results as in `PendingCall.sources`
         failure: OutOfMemoryError | None = None
         try:
@@ -517,10 +518,8 @@ class PendingGroup:
             if memory < 0:
                 if memory not in live and memory in blocks:
                     self.context.allocator.free(blocks.pop(memory))
-            elif (storage := self.inputs[memory].storage) is not None:
-                self.inputs[memory] = self.inputs[memory]._replace(storage=None)
-                if not any(x.storage is storage for x in self.inputs):
-                    del self._storages[id(storage)]
+            else:
+                _release_input(self, memory)
 
     def dead_storages(self) -> list[Storage]:
         """Return the inputs' memory that only this group refers to."""
@@ -535,6 +534,23 @@ def _use_inputs(storages: Iterable[Storage], stream: int) -> None:
     """Notify the allocator that a stream uses inputs. A loop in the caller would keep the last one alive."""
     for storage in storages:
         storage.used_on(stream)
+
+
+def _release_input(group: PendingGroup, place: int) -> None:
+    """Do not keep the memory of an input alive any longer."""
+    storage = group.inputs[place].storage
+    if storage is not None:
+        group.inputs[place] = group.inputs[place]._replace(storage=None)
+        if not any(x.storage is storage for x in group.inputs):
+            del group._storages[id(storage)]
+
+
+def _release_unused(group: PendingGroup, order: Sequence[int]) -> None:
+    """Release the inputs that only dropped calls read. `order` has the positions of the others."""
+    used = {memory for k in order for memory in group.accesses(k)}
+    for place in range(len(group.inputs)):
+        if place not in used:
+            _release_input(group, place)
 
 
 def _note_rows(group: PendingGroup, launch: Launch) -> None:
