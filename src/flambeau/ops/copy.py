@@ -290,8 +290,10 @@ def checked_scalar(value: complex, kind: dtype) -> bool | int | float | complex:
     types.
 
     Raises:
+        OverflowError: If the value is an integer that neither int64 nor uint64 represents.
         RuntimeError: If the value is out of the dtype's range, or has an imaginary part that is lost.
     """
+    require_64_bits(value)
     if kind.category == BOOL:
         return bool(value)
     if kind.is_complex:

@@ -101,10 +101,10 @@ def in_range(index: Array, size: int, dim: int) -> Array:
     return places
 
 
-def refuse_empty(x: Meta, dim: int, index: Meta) -> None:
-    """Raise RuntimeError for indices into a dimension of size 0: nothing is launched that would find them wrong."""
+def refuse_empty(x: Meta, dim: int, index: Meta, error: type[Exception] = RuntimeError) -> None:
+    """Raise `error` for indices into a dimension of size 0: nothing is launched that would find them wrong."""
     if index.numel and x.ndim and x.shape[dim] == 0:
-        raise RuntimeError(f"index is out of bounds for dimension {dim} with size 0")
+        raise error(f"index is out of bounds for dimension {dim} with size 0")
 
 
 def sample_indices(low: int, high: int, *shape: int) -> Array:

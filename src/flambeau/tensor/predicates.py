@@ -8,6 +8,7 @@ from typing import Any
 from flambeau.core.device import CPU
 from flambeau.core.dtype import INTEGRAL, bool_, int64
 from flambeau.core.errors import argument_type
+from flambeau.tensor.arguments.integers import as_int
 from flambeau.tensor.arguments.public import both, function, functions, method
 from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.exchange.data import tensor
@@ -130,6 +131,7 @@ def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1, out: Any =
     """Return the first `size` rows of `nonzero`, filled up with `fill_value` where there are fewer. Waits for no
     device.
     """
+    size = as_int(size)
     if size < 0:
         raise RuntimeError(f"nonzero_static: 'size' must be an non-negative integer, but got {size}")
     found = _places(input, size)

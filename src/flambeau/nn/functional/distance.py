@@ -22,7 +22,7 @@ def pairwise_distance(
 ) -> Tensor:
     """Return the p-norm of x1 - x2 + eps along the last dimension, of broadcast shapes."""
     ndim = max(x1.dim(), x2.dim())
-    return norm(x1 - x2 + float(eps), p, ndim - 1 if ndim else 0, keepdim)
+    return norm(x1 - x2 + float(eps), float(p), ndim - 1 if ndim else 0, keepdim)
 
 
 @by_parser
@@ -31,6 +31,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     """Return the cosine of the angle between vectors along `dim`; norms are eps at least. Floats of one kind."""
     if autocast.threads:
         x1, x2 = autocast.cast(FLOAT32_ON_CUDA, x1, x2)
+    eps = float(eps)
     kind = x1.dtype if x1.dtype is x2.dtype else functions["result_type"](x1, x2)
     if not eps >= 0:  # NaN is refused, too
         raise RuntimeError(f"eps must be non-negative, got: {eps:g}")

@@ -65,7 +65,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
             f"{len(pad)} and input of dimension {input.dim()}"
         )
     if mode == "constant":
-        return constant_pad(input, pad, 0 if value is None else value)
+        return constant_pad(input, pad, 0 if value is None else float(value))
     if mode not in ("reflect", "replicate", "circular"):
         raise NotImplementedError(f"Unrecognised padding mode {mode}")
     if value is not None and value != 0:

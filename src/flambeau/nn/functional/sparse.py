@@ -147,7 +147,10 @@ def embedding_bag(
         places, bags = places.index_select(0, kept), bags.index_select(0, kept)
         weights = None if weights is None else weights.index_select(0, kept)
     op: Any = layouts.find("sparse_embedding") if sparse else embedding_op
-    rows = call(op, (weight, places), (None, scale_grad_by_freq))
+    try:
+        rows = call(op, (weight, places), (None, scale_grad_by_freq))
+    except IndexError:  # on the CPU
+        raise _out_of_rows(places, weight.shape[0]) from None
     if rows.dtype.category == FLOATING and rows.dtype.itemsize < 4 and mode != "max":
         rows = rows.to(float32)
     if weights is not None:
@@ -155,6 +158,14 @@ def embedding_bag(
     if bags is None:
         return _joined_evenly(rows.view(*input.shape, rows.shape[1]), mode).to(weight.dtype)
     return _reduce_bags(rows, bags, count, mode).to(weight.dtype)
+
+
+def _out_of_rows(places: Tensor, count: int) -> RuntimeError:
+    """Return the error of `embedding_bag` for an index that names none of `count` rows."""
+    at, place = next((at, n) for at, n in enumerate(places.tolist()) if not 0 <= n < count)
+    return RuntimeError(
+        f"Index {at} of input takes value {place} which is not in the valid range [0, {count})"
+    )
 
 
 def _bags(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Tensor, Tensor, int]:

@@ -198,13 +198,13 @@ class LinearCrossEntropyLoss(_WeightedLoss):
         device: Any = None, dtype: Any = None, reduction: str = "mean", weight: Tensor | None = None,
         ignore_index: int | None = None, label_smoothing: float = 0.0, options: Any = None,
     ) -> None:  # fmt: skip
+        super().__init__(weight=weight, reduction=reduction)  # refuses a weight that is not a tensor
         if weight is not None and weight.meta.shape != (num_classes,):
             raise RuntimeError(
                 f"expected weight shape to be {(num_classes,)}, got {tuple(weight.meta.shape)}"
             )
         if not 0 <= label_smoothing <= 1:
             raise RuntimeError(f"expected label_smoothing to be in range [0, 1], got {label_smoothing}")
-        super().__init__(weight=weight, reduction=reduction)
         self.num_classes, self.out_features = num_classes, out_features
         self.ignore_index, self.label_smoothing, self.options = ignore_index, label_smoothing, options
         count = math.prod(out_features, start=num_classes)

@@ -381,7 +381,7 @@ def _along_rule(name: str) -> Callable[[Sequence[Operand], Params], Signature]:
                 f"Got self.shape = {list(x.shape)} source.shape = {list(source.shape)}"
             )
         if name == "index_copy" or x.ndim == 1:  # as in PyTorch, which accepts the others
-            refuse_empty(x, dim, index)
+            refuse_empty(x, dim, index, RuntimeError if name == "index_copy" else IndexError)
         return Signature((contiguous(x),), (x, index, source, *[x.dtype] * len(more)), (dim, *params[1:]))
 
     return rule
@@ -449,12 +449,14 @@ _UNREDUCED = {"amax": "maximum_cpu", "amin": "minimum_cpu", "mean": "add_stub"}
 
 def _index_reduce_rule(operands: Sequence[Operand], params: Params) -> Signature:
     """Infer the results. Dtypes that are only stored support only products, as in PyTorch."""
-    x, how = operands[0], params[1]
-    assert isinstance(x, Meta)
+    x, index, how = operands[0], operands[1], params[1]
+    assert isinstance(x, Meta) and isinstance(index, Meta)
     name = "div_floor_cpu" if x.dtype is bool_ and how == "mean" else _UNREDUCED.get(how, "")
     if how not in reductions(x.dtype):
         raise NotImplementedError(f"\"{name}\" not implemented for '{x.dtype.torch_name}'")
-    return _reduce_rule(operands, params)
+    signature = _reduce_rule(operands, params)
+    refuse_empty(x, signature.params[0], index, IndexError)
+    return signature
 
 
 def reductions(kind: dtype) -> tuple[str, ...]:

@@ -174,12 +174,12 @@ _ANY = Kind("", _always, _always)
 # parameters, and the functions that have one of these names for a plain int.
 _INDEX_NAMES = {
     "N", "diagonal", "end", "groups", "high", "ignore_index", "index", "k", "length", "low", "m", "minlength", "n",
-    "num_samples", "output_size", "padding_idx", "repeats", "sections", "split_size", "split_size_or_sections",
-    "start", "storage_offset",
+    "num_samples", "output_size", "padding_idx", "repeats", "sections", "size", "split_size", "split_size_or_sections",
+    "start", "step", "storage_offset",
 }  # fmt: skip
 _WITHOUT_INDEX = {
     "diag", "diff", "dsplit", "embedding_bag", "fft_fftfreq", "fft_rfftfreq", "hsplit", "istft", "linalg_matrix_power",
-    "matrix_power", "polygamma", "polygamma_", "rot90", "special_polygamma", "vander", "vsplit",
+    "matrix_power", "polygamma", "polygamma_", "rot90", "special_polygamma", "unfold", "vander", "vsplit",
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from flambeau.core.layout import Shape
 from flambeau.runtime import current, system
 from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.extents import int_of
-from flambeau.tensor.arguments.integers import int_or_none, refuse_bool_tensors
+from flambeau.tensor.arguments.integers import LIMIT, int_or_none, refuse_bool_tensors
 from flambeau.tensor.arguments.typing import layout, strided
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -206,8 +206,8 @@ def checked_shape(size: Sequence[Any], function: str) -> Shape:
     refuse_bool_tensors(size, function, "size")
     shape = tuple([index(n) for n in size])
     for n in shape:
-        if not 0 <= n < 1 << 63:
-            if n > 0:
+        if not 0 <= n < LIMIT:
+            if not -LIMIT <= n < LIMIT:
                 raise TypeError(
                     f"{function}(): argument 'size' failed to unpack the object at pos {shape.index(n) + 1} with error "
                     '"Overflow when unpacking long long"'

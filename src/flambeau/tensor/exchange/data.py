@@ -168,8 +168,8 @@ def _from_sequence(data: Any, kind: dtype | None) -> Tensor:
         _gather(data, shape, 0, types)
     else:
         _gather_loosely(data, types)
-    if Tensor in types:
-        types.discard(Tensor)
+    if not types.isdisjoint((Tensor, np.ndarray)):
+        types -= {Tensor, np.ndarray}
         data = _plain(data, len(shape), types)
     inferred = _infer_dtype(types, kind)
     target = kind or inferred
@@ -242,9 +242,14 @@ def _gather_array(array: Array, shape: tuple[int, ...], depth: int, types: set[A
 
 
 def _plain(data: Any, depth: int, kinds: set[Any]) -> Any:
-    """Return `data` with one-element tensors replaced by numbers. Adds the tensors' dtypes to `kinds`."""
+    """Return `data` with one-element tensors and arrays replaced by numbers. Adds their dtypes to `kinds`."""
     if depth:
         return [_plain(part, depth - 1, kinds) for part in data]
+    if isinstance(data, np.ndarray):
+        if data.ndim:
+            raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
+        kinds.add(numpy_kind(data))
+        return data.item()
     if not isinstance(data, Tensor):
         return data
     if data.meta.numel != 1:

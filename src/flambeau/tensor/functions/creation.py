@@ -19,7 +19,7 @@ from flambeau.core.errors import argument_type
 from flambeau.core.flags import flags
 from flambeau.core.layout import Shape, contiguous_strides, span
 from flambeau.core.meta import Meta, MetaKind, plain_of
-from flambeau.ops.copy import checked_scalar
+from flambeau.ops.copy import checked_scalar, require_64_bits
 from flambeau.ops.shape import creation as ops
 from flambeau.runtime import current, system
 from flambeau.runtime.hooks import host_work
@@ -474,6 +474,8 @@ def arange(start: Any = None, end: Any = None, step: Any = 1, **given: Unpack[Gi
 
 
 def _count(start: float, end: float, step: float) -> int:
+    for x in (start, end, step):
+        require_64_bits(x)
     if step == 0:
         raise RuntimeError("step must be nonzero")
     if not (math.isfinite(start) and math.isfinite(end)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from operator import index as as_int
+from operator import index as index_of
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from flambeau.ops.index_common import INDEX_TYPES
 from flambeau.ops.op import Op
 from flambeau.tensor import autocast, dispatch, interception, layouts
 from flambeau.tensor.arguments.extents import require_data
+from flambeau.tensor.arguments.integers import LIMIT, as_int
 from flambeau.tensor.arguments.public import alias, both, functions, method, method_and_function
 from flambeau.tensor.autograd.autograd_meta import run
 from flambeau.tensor.call import call, call_into, refuse_overlap
@@ -83,6 +84,8 @@ def put_at(self: Tensor, index: Any, value: Any) -> None:
         if not isinstance(value, np.integer):
             raise TypeError(f"can't assign a {type_name(value)} to a {self.type()}")
         value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = as_int(value)
     if index is False:
         return
     view, found = _apply(self, None if index is True else index)  # both add a dimension; a view converts
@@ -218,8 +221,6 @@ def _part(x: Any) -> Any:
         ):
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
         return x
-    if isinstance(x, np.bool_):
-        return bool(x)
     if isinstance(x, np.integer):
         return int(x)
     if isinstance(x, Sequence | np.ndarray):
@@ -245,21 +246,27 @@ def _dimensions(part: Any) -> int:
 def _select(t: Tensor, dim: int, index: int) -> Tensor:
     size = t.meta.shape[dim]
     if not -size <= index < size:
+        as_int(index)  # refuses ints of more bits otherwise
         raise IndexError(f"index {index} is out of bounds for dimension {dim} with size {size}")
     return run(records.select, t, dim, index)
 
 
 def _slice(t: Tensor, dim: int, part: slice) -> Tensor:
-    step = 1 if part.step is None else as_int(part.step)
+    step = 1 if part.step is None else _bound(part.step)
     if step == 0:
         raise ValueError("slice step cannot be zero")
     if step < 0:
         raise ValueError("step must be greater than zero")
     if part.start is None and part.stop is None and step == 1 and t.meta.ndim:
         return t
-    start = 0 if part.start is None else as_int(part.start)
-    stop = sys.maxsize if part.stop is None else as_int(part.stop)
+    start = 0 if part.start is None else _bound(part.start)
+    stop = sys.maxsize if part.stop is None else _bound(part.stop)
     return run(records.slice_, t, dim, start, stop, step)
+
+
+def _bound(value: Any) -> int:
+    """Return a part of a slice as an int. As in Python, one of more than 63 bits counts as the nearest of 63 bits."""
+    return min(max(index_of(value), -LIMIT), LIMIT - 1)
 
 
 def _add_bool(t: Tensor, dim: int, value: bool, found: _Found) -> Tensor:

@@ -15,6 +15,7 @@ from flambeau.core.dtype import COMPLEX, FLOATING, dtype, int64, promote_types
 from flambeau.core.layout import wrap_dim
 from flambeau.core.typeinfo import finfo
 from flambeau.ops.autocast_rules import FLOAT32, FLOAT32_ON_CUDA
+from flambeau.ops.copy import require_64_bits, wide_scalar
 from flambeau.ops.linalg import geometry
 from flambeau.ops.linalg import linalg as ops
 from flambeau.ops.linalg.linalg_gradients import pseudo_inverse
@@ -50,7 +51,7 @@ def vector_norm(
             f"linalg_vector_norm(): argument 'ord' (position 2) must be Number, not {type(ord).__name__}"
         )
     _check_dtype("linalg.vector_norm", tensor_of(x, "linalg_vector_norm", "x"), dtype)
-    return run(folded, (x,), (_dims(dim), keepdim, dtype, float(ord)), out)
+    return run(folded, (x,), (_dims(dim), keepdim, dtype, float(wide_scalar(ord))), out)
 
 
 def _check_dtype(name: str, x: Tensor, kind: dtype | None) -> None:
@@ -132,6 +133,7 @@ def _matrix_norm(x: Tensor, order: Any, rows: int, columns: int, keepdim: bool) 
 
 
 def _check_order(order: Any) -> None:
+    require_64_bits(order)
     if order not in ("fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf):
         raise RuntimeError(f"linalg.matrix_norm: Order {order} not supported.")
 
@@ -196,6 +198,7 @@ def cond(A: Tensor, p: Any = None, *, out: Tensor | None = None) -> Tensor:
     """Return the condition number of each matrix: norm(A) norm(A^-1); by singular values for p None, 2 and -2."""
     if tensor_of(A, "linalg_cond", "input").ndim < 2:
         raise RuntimeError("linalg.cond: The input tensor must have at least 2 dimensions.")
+    require_64_bits(p)
     if p not in (None, "fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf):
         raise RuntimeError(f"linalg.cond got an invalid norm type: {p}")
     result: Tensor = deliver(_condition(A, 2 if p is None else p), out, "linalg.cond")

@@ -12,7 +12,7 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import BOOL, FLOATING, bool_, dtype, float32, float64, promote_types
 from flambeau.core.errors import type_name
 from flambeau.core.layout import wrap_dim
-from flambeau.ops.copy import checked_scalar
+from flambeau.ops.copy import checked_scalar, wide_scalar
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import Op
 from flambeau.ops.reduce import reduction as ops
@@ -486,7 +486,7 @@ def norm(
         raise RuntimeError("linalg.vector_norm: Expected a non-complex scalar as the order of norm.")
     if dtype is not None:
         _check_norm_dtype(input, dtype)
-    return run(ops.norm, (input,), (_dims(dim, "norm"), keepdim, dtype, float(p)), out)
+    return run(ops.norm, (input,), (_dims(dim, "norm"), keepdim, dtype, float(wide_scalar(p))), out)
 
 
 def _norm_method(

@@ -134,7 +134,7 @@ def searchsorted(
             f"{list(sorted_sequence.meta.shape)} and got sorter tensor {list(sorter.meta.shape)}"
         )
     if not isinstance(input, Tensor):
-        input = tensor(input, device=sorted_sequence.device)
+        input = tensor(wide_scalar(input), device=sorted_sequence.device)
     for x in (sorted_sequence, input):
         if x.dtype.is_complex or x.dtype is bool_:
             where = "cpu" if x.device is CPU else "cuda"

@@ -86,6 +86,11 @@ def _slice(input: Any, dim: int = 0, start: Any = None, end: Any = None, step: i
     return sliced
 
 
+def _narrow(input: Any, dim: int, start: Any, length: Any) -> Tensor:
+    """Return `torch.narrow` for a start that may also be a vector of one element."""
+    return views.narrow(input, dim, as_int(start), as_int(length))
+
+
 def _itself(input: Tensor) -> Tensor:
     return input
 
@@ -115,7 +120,7 @@ _bind_copy("alias", of=_itself)
 _bind_copy("slice", "dim: int=0, start: int | None=None, end: int | None=None, step: int=1", _slice)
 for _name in ("indices", "values", "crow_indices", "col_indices", "ccol_indices", "row_indices"):
     _bind_copy(_name, of=_method(_name))  # parts of a sparse tensor
-_bind_copy("narrow", "dim: int, start: int, length: int", bind=both)
+_bind_copy("narrow", "dim: int, start: int, length: int", _narrow, bind=both)
 
 # PyTorch's are views that autograd does not watch; here they are views.
 alias("unsafe_chunk", views.chunk)
