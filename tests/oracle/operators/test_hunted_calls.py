@@ -187,6 +187,22 @@ F.cosine_embedding_loss(1.0, t.ones(2, 3), t.ones(2, 3, 3))
 F.fractional_max_pool2d(t.ones(1, 2, 4, 4), 2, output_size=2, _random_samples=np.float32(1))
 t.autograd.grad(t.embedding(w := t.ones(4, 3, requires_grad=True), t.tensor([0, 1, 0]), np.int64(1)).sum(), w)[0]
 t.autograd.grad(t.embedding(w := t.ones(4, 3, requires_grad=True), t.tensor([0, 1, 0]), -1, True).sum(), w)[0]
+t.zeros(0).index_add(0, t.tensor([0, 1]), t.ones(2))
+t.zeros(0).index_add_(0, t.tensor([0, 1]), t.ones(2))
+t.zeros(0, 2).index_add(0, t.tensor([0, 1]), t.ones(2, 2))
+t.zeros(0).index_reduce(0, t.tensor([0, 1]), t.ones(2), "prod")
+t.zeros(0, 2).index_reduce(0, t.tensor([0, 1]), t.ones(2, 2), "amax")
+F.embedding_bag(t.tensor([[5, 6]]), t.zeros(2, 3))
+F.embedding_bag(t.tensor([0, -1]), t.zeros(2, 3), t.tensor([0]), mode="max")
+t.slice_copy(t.ones(3, 3), 0, np.array(0), np.array(2), np.array(1))
+t.slice_scatter(t.ones(3, 3), t.zeros(2, 3), 0, np.array(0), np.array(2), np.array(1))
+t.ones(3, 3).unfold(0, 2, np.array(1))
+t.unfold_copy(t.ones(3, 3), 0, np.array(2), np.array(1))
+t.nonzero_static(t.ones(3), size=np.array(2))
+t.nonzero_static(t.ones(3), size=t.tensor([2]))
+t.narrow_copy(t.ones(3, 3), 0, t.tensor([0]), t.tensor([1]))
+t.ones(3)[np.bool_(True)]
+t.tensor([1, np.array([2.0])])
 """.strip().splitlines()
 
 

@@ -467,9 +467,10 @@ def arange(start: Any = None, end: Any = None, step: Any = 1, **given: Unpack[Gi
         raise NotImplementedError(f"\"arange\" not implemented for '{kind.torch_name}'")
     count = _count(start, end, step)
     if kind.category == INTEGRAL:
-        start, step = int(start), int(step)
         if kind is dtypes.int64:  # PyTorch counts in the dtype here, in double elsewhere
-            count = _count(start, int(end), step)
+            start, end, step = (checked_scalar(x, kind) for x in (start, end, step))
+            count = _count(start, end, step)
+        start, step = int(start), int(step)
     return _create_computed(ops.arange, (start, step), (count,), kind, (), options)
 
 

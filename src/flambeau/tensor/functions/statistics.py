@@ -11,6 +11,7 @@ from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, float32, float64, uint
 from flambeau.core.layout import wrap_dim
 from flambeau.core.typeinfo import finfo
 from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA
+from flambeau.ops.copy import require_64_bits
 from flambeau.tape.mode import mode
 from flambeau.tensor import autocast
 from flambeau.tensor.arguments import return_types
@@ -368,6 +369,7 @@ def _as_density(held: Any, edges: Sequence[Any]) -> Any:
 
 
 def _renorm(input: Any, p: Any, dim: int, maxnorm: Any) -> Any:
+    require_64_bits(p)
     if isinstance(p, complex):
         raise RuntimeError("renorm: p must be real-valued")
     if not p > 0:  # NaN is refused, too
