@@ -232,11 +232,12 @@ def test_only_waits_of_all_ranks_are_given_up(ranks: list[Worker]) -> None:
 WAIT = {
     "mark": 1, "text": "rank 0 at x.py:3: all_reduce", "group": "g", "number": 1, "tag": 0, "sends": False,
     "peers": [1], "any_peer": False, "alone": True, "looks": 2, "report": "",
+    "pending": [],
 }  # fmt: skip
 
 
 def test_only_waits_count_of_what_stands_under_the_key_of_a_wait(ranks: list[Worker]) -> None:
-    assert said_by(json.dumps(WAIT).encode()) == Wait(**WAIT | {"peers": (1,)})
+    assert said_by(json.dumps(WAIT).encode()) == Wait(**WAIT | {"peers": (1,), "pending": ()})
     hostile: list[Any] = [None, 3, [], [WAIT], {}, {"peers": 3}, WAIT | {"more": 1}]
     hostile += [WAIT | {name: wrong} for name in WAIT for wrong in (None, {}, ["x"], 0.5)]
     texts = [

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from rank_kit import finish, free_port, run_ranks, start
@@ -16,7 +16,8 @@ from rank_kit import finish, free_port, run_ranks, start
 from flambeau.distributed.backends import mpi_world, process_work
 from flambeau.distributed.backends.process_manager import ProcessManager
 from flambeau.distributed.backends.process_work import ProcessWork
-from flambeau.distributed.backends.wait_reports import Wait, Waits, key_of, said_by, stuck
+from flambeau.distributed.backends.wait_reports import PendingOperation, Wait, Waits, key_of, said_by, stuck
+from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.stores.store import DEFAULT_TIMEOUT, HashStore
 
 PROGRAM = str(Path(__file__).with_name("mpi_program.py"))
@@ -200,9 +201,14 @@ def test_a_message_that_does_not_fit_is_told_without_what_mpi_says() -> None:
 
 
 def wait_for(
-    *peers: int, number: int = 0, sends: bool = False, group: str = "0", tag: int = 0, looks: int = 0
-) -> Wait:
-    return Wait(1, "", group, number, tag, sends, peers, looks=looks)
+    *peers: int, number: int = 0, sends: bool = False, group: str = "0", tag: int = 0, looks: int = 0,
+    pending: tuple[PendingOperation, ...] = (),
+) -> Wait:  # fmt: skip
+    return Wait(1, "", group, number, tag, sends, peers, looks=looks, pending=pending)
+
+
+def begun(*peers: int, number: int = 0, sends: bool = False, tag: int = 0) -> PendingOperation:
+    return PendingOperation("0", number, tag, sends, peers)
 
 
 def wait_for_any(*peers: int, group: str = "0", tag: int = 0) -> Wait:
@@ -229,6 +235,12 @@ def wait_for_any(*peers: int, group: str = "0", tag: int = 0) -> Wait:
     ({0: wait_for(0, 1, number=4), 1: wait_for(0, 1, number=4, group="1")}, {0, 1}),
     ({0: wait_for(0, 1, 2, number=4), 1: wait_for(0, 1, 2, number=4), 2: wait_for(0)}, {0, 1, 2}),
     ({0: wait_for(0, 1, 2, number=4), 1: wait_for(0, 1, 2, number=4)}, set()),  # 2 may come
+    ({0: wait_for(1, pending=(begun(1, tag=7),)), 1: wait_for(0)}, {0, 1}),
+    ({0: wait_for(1, pending=(begun(1, sends=True),)), 1: wait_for(0)}, set()),  # 1 receives
+    ({0: wait_for(1, pending=(begun(0, 1, 2, number=4),)), 1: wait_for(0, 1, 2, number=4)}, set()),  # 2 may come
+    ({0: wait_for(1, pending=(begun(0, 1, 2, number=4),)), 1: wait_for(0, 1, 2, number=4), 2: wait_for(0)}, {0, 1, 2}),
+    ({0: wait_for(0, pending=(begun(0, sends=True),))}, set()),
+    ({0: wait_for_any(0, 1), 1: wait_for(0, pending=(begun(0, sends=True),))}, set()),
 ])  # fmt: skip
 def test_who_waits_in_vain(waits: dict[int, Wait], wanted: set[int]) -> None:
     assert stuck(waits) == wanted
@@ -302,23 +314,135 @@ def test_a_circle_is_told_when_all_have_looked_again() -> None:
     assert theirs.look(wait_for(0, looks=23)).startswith("deadlock: these ranks wait for each other")
 
 
-def test_a_wait_next_to_other_works_is_published_but_keeps_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another rank may wait for the data of those works."""
+class Job:
+    """A model of ranks that begin operations and wait for them in random orders, advanced to any state.
+
+    Args:
+        programs: For each rank its actions: an operation of (kind, peers, tag) that it begins, and whether it waits.
+    """
+
+    def __init__(self, programs: list[list[tuple[tuple[str, tuple[int, ...], int], bool]]]) -> None:
+        self.programs = programs
+        self.at = [0] * len(programs)
+        self.begun: list[list[PendingOperation]] = [[] for _ in programs]  # without those that have ended
+        self.calls = [0] * len(programs)
+        self.waits: dict[int, PendingOperation] = {}
+
+    def movable(self) -> list[int]:
+        """Return the ranks that do not wait and have not ended."""
+        self._end_operations()
+        return [
+            rank
+            for rank, program in enumerate(self.programs)
+            if rank not in self.waits and self.at[rank] < len(program)
+        ]
+
+    def step(self, rank: int) -> None:
+        """Let a rank begin its next operation."""
+        (kind, peers, tag), waits = self.programs[rank][self.at[rank]]
+        self.at[rank] += 1
+        number = 0
+        if kind == "collective":
+            self.calls[rank] += 1
+            number = self.calls[rank]
+        operation = PendingOperation("0", number, tag, kind == "send", peers)
+        self.begun[rank].append(operation)
+        if waits:
+            self.waits[rank] = operation
+
+    def _end_operations(self) -> None:
+        for rank, mine in enumerate(self.begun):
+            for operation in list(mine):
+                others = [peer for peer in operation.peers if peer != rank]
+                pairs = [self._partner(rank, operation, peer) for peer in others]
+                if all(pair is not None for pair in pairs):
+                    self._end(rank, operation)
+                    for peer, pair in zip(others, pairs, strict=True):
+                        assert pair is not None
+                        self._end(peer, pair)
+
+    def _partner(self, rank: int, operation: PendingOperation, peer: int) -> PendingOperation | None:
+        for other in self.begun[peer]:
+            pairs = operation.number or other.sends != operation.sends
+            alike = (other.number, other.tag) == (operation.number, operation.tag)
+            if alike and pairs and rank in other.peers:
+                return other
+        return None
+
+    def _end(self, rank: int, operation: PendingOperation) -> None:
+        self.begun[rank].remove(operation)
+        if self.waits.get(rank) is operation:
+            del self.waits[rank]
+
+    def stuck(self) -> set[int]:
+        self._end_operations()
+        return stuck({
+            rank: Wait(1, "", *each, pending=tuple(other for other in self.begun[rank] if other is not each))
+            for rank, each in self.waits.items()
+        })  # fmt: skip
+
+
+def draw_job(rng: random.Random) -> Job:
+    size = rng.randint(2, 4)
+    programs: list[list[Any]] = [[] for _ in range(size)]
+    for _ in range(rng.randint(1, 6)):
+        tag = rng.randrange(2)
+        if rng.random() < 0.3:
+            for rank in range(size):
+                programs[rank].append((("collective", tuple(range(size)), 0), rng.random() < 0.6))
+            continue
+        source, target = rng.sample(range(size), 2)
+        if rng.random() < 0.8:
+            programs[source].append((("send", (target,), tag), rng.random() < 0.6))
+        if rng.random() < 0.8:
+            programs[target].append((("recv", (source,), tag), rng.random() < 0.6))
+    for program in programs:  # in other orders: some of these jobs are deadlocked
+        if rng.random() < 0.5 and len(program) > 1:
+            at = rng.randrange(len(program) - 1)
+            program[at], program[at + 1] = program[at + 1], program[at]
+    return Job(programs)
+
+
+def test_only_ranks_that_never_go_on_are_stuck() -> None:
+    """At every state of random jobs, and at the end all of them."""
+    deadlocks = 0
+    for seed in range(2000):
+        rng = random.Random(seed)
+        job = draw_job(rng)
+        found = set()
+        while movable := job.movable():
+            job.step(rng.choice(movable))
+            found |= job.stuck()
+        left = {rank: rank for rank in job.waits}
+        assert found <= left.keys(), seed
+        ended = {rank for rank in range(len(job.programs)) if rank not in left}
+        if not ended:
+            assert job.stuck() == left.keys(), seed
+            deadlocks += 1
+    assert deadlocks > 100
+
+
+def test_a_wait_is_published_with_the_other_works_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that waits for one of those works is not blocked."""
     store = HashStore()
     mine, theirs = Waits(store, 0, 2), Waits(store, 1, 2)
     monkeypatch.setattr(process_work, "place", lambda site: "line 3")
-    transport = SimpleNamespace(waits=mine, is_moving=lambda work: True)
+    other = begun(1, sends=True, tag=5)
+    transport = SimpleNamespace(waits=mine, pending_besides=lambda work: [other])
     group = SimpleNamespace(transport=transport, place=SimpleNamespace(ranks=(0, 1), name="0"))
     calls = [("all_reduce", None)]
     work = SimpleNamespace(_backend=group, calls=calls, tag=0, number=1, site=None, me="rank 0")
+    work.pending_operation = begun(0, 1, number=1)
     for look in range(9):
         ProcessWork._report_wait(cast(ProcessWork, work), 1, look)
-        assert theirs.look(wait_for(0, looks=look)) == ""
+        assert theirs.look(wait_for(0, tag=5, looks=look)) == ""
     wait = said_by(store.get(key_of(0)))
     assert wait is not None and wait.text == "rank 0 at line 3: all_reduce in group 0"
-    theirs._say(wait_for(0), "deadlock: rank 0 at line 3 and rank 1 at line 4 wait for each other")
-    assert mine.look(replace(wait, alone=False)) == ""  # its other works may go on
-    assert mine.look(replace(wait, alone=True)).startswith("deadlock: rank 0 at line 3")
+    assert wait.pending == (other,)
+    with pytest.raises(DistBackendError, match="deadlock: these ranks wait for each other"):
+        for look in range(9, 19):
+            theirs.look(wait_for(0, tag=6, looks=look))
+            ProcessWork._report_wait(cast(ProcessWork, work), 1, look)
 
 
 _RETRIES = """

@@ -271,7 +271,8 @@ class MpiWork(ProcessWork):
 
     def __del__(self) -> None:
         if not self.has_moved:
-            self.backend.transport.adopt(self._requests, (self._keep, self._steps, self._comparison))
+            memory = self._keep, self._steps, self._comparison
+            self.backend.transport.adopt(self._requests, memory, self.pending_operation)
 
     def _test(self) -> bool:
         mpi = self.backend.transport.MPI

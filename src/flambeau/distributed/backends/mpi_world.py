@@ -29,7 +29,7 @@ from typing import Any
 from flambeau.core.ipc.handshake import SECRET, new_secret
 from flambeau.distributed.backends import processes
 from flambeau.distributed.backends.process_manager import ProcessManager
-from flambeau.distributed.backends.wait_reports import Waits
+from flambeau.distributed.backends.wait_reports import PendingOperation, Waits
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.stores.store import PrefixStore, Store, await_keys, turn
 from flambeau.distributed.stores.tcp_store import TCPStore
@@ -60,7 +60,7 @@ class MpiWorld:
         self.name = name
         self.processes = processes
         self.pending: weakref.WeakSet[Any] = weakref.WeakSet()  # pending works
-        self._orphans: list[tuple[list[Any], object]] = []
+        self._orphans: list[tuple[list[Any], object, PendingOperation]] = []
         self._unfreed: list[tuple[list[Any], weakref.WeakSet[Any]]] = []  # communicators, their pending works
         self._over = threading.Event()
         self.share(store)
@@ -87,9 +87,9 @@ class MpiWorld:
         self._store = store
         self.waits = Waits(PrefixStore(self.name, store), self.comm.rank, self.comm.size)
 
-    def adopt(self, requests: list[Any], memory: object) -> None:
+    def adopt(self, requests: list[Any], memory: object, operation: PendingOperation) -> None:
         """Keep the memory that MPI still uses of a work that the program has dropped."""
-        self._orphans.append((requests, memory))
+        self._orphans.append((requests, memory, operation))
 
     def free(self, comms: list[Any], works: Sequence[Any]) -> None:
         """Free communicators once `works` and all dropped operations are over: Open MPI's collectives need theirs."""
@@ -115,12 +115,13 @@ class MpiWorld:
         except self.MPI.Exception:
             return True
 
-    def is_moving(self, work: object) -> bool:
-        """Return True if MPI still moves data of any work except `work`."""
-        return (
-            any(other is not work and not (other._over or other._test()) for other in list(self.pending))
-            or not self.reap()
-        )
+    def pending_besides(self, work: object) -> list[PendingOperation]:
+        """Return the operations, except that of `work`, that this rank has begun and that have not ended."""
+        kept = [
+            other for other in list(self.pending) if other is not work and not (other._over or other._test())
+        ]
+        self.reap()
+        return [other.pending_operation for other in kept] + [operation for _, _, operation in self._orphans]
 
     def meet(self, store: Store, key: str, rank: int, ranks: Sequence[int], timeout: timedelta) -> None:
         """Wait for the ranks of a group.

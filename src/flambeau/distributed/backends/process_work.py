@@ -19,7 +19,7 @@ from flambeau.core.callsite import Site, place
 from flambeau.core.host.host_wait import readable
 from flambeau.core.host.thread_liveness import alone
 from flambeau.distributed.backends.backend import Place
-from flambeau.distributed.backends.wait_reports import Wait, Waits
+from flambeau.distributed.backends.wait_reports import MOST_PENDING, PendingOperation, Wait, Waits
 from flambeau.distributed.errors import DistBackendError, DistError
 from flambeau.distributed.work import Work
 from flambeau.driver.registry import ask_around, go_on
@@ -45,8 +45,8 @@ class Transport(Protocol):
         """Return the reason why a rank, by its global number, will never answer; "" if it may."""
         ...
 
-    def is_moving(self, work: ProcessWork) -> bool:
-        """Return True if the transport still moves data of works other than `work`."""
+    def pending_besides(self, work: ProcessWork) -> list[PendingOperation]:
+        """Return the operations, except that of `work`, that this rank has begun and that have not ended."""
         ...
 
 
@@ -124,25 +124,34 @@ class ProcessWork(Work):
         return ", ".join(dict.fromkeys([what for what, _ in self.calls]))
 
     @property
+    def pending_operation(self) -> PendingOperation:
+        """Return what this work is for the deadlock detection of other ranks."""
+        what, peer = self.calls[0]
+        ranks = self._backend.place.ranks
+        peers = (ranks[peer],) if not self.number and peer not in (None, ANY) else ranks
+        sends = what.startswith("send")
+        return PendingOperation(self._backend.place.name, self.number, self.tag, sends, peers)
+
+    @property
     def me(self) -> str:
         return f"rank {self._backend.place.ranks[self._backend.place.rank]}"
 
     def _report_wait(self, mark: int, looks: int) -> None:
         """Publish a long wait. Raises DistBackendError for a deadlock."""
         transport, place_ = self._backend.transport, self._backend.place
-        blocks = alone() and not transport.is_moving(self)  # another rank may wait for data that moves
         what, peer = self.calls[0]
         of_tag = f" with tag {self.tag}" if self.tag else ""
         text = f"{self.me} at {place(self.site)}: {what}{of_tag} in group {place_.name}"
-        peers, any_peer = place_.ranks, False
-        if not self.number and peer == ANY:
+        any_peer = not self.number and peer == ANY
+        joins = self.pending_operation
+        if any_peer:
             whys = [self._backend.why_gone(rank) for rank in range(place_.size)]
-            peers, any_peer = tuple([rank for rank, why in zip(peers, whys, strict=True) if not why]), True
+            left = [rank for rank, why in zip(joins.peers, whys, strict=True) if not why]
+            joins = joins._replace(peers=tuple(left))
             text = "; ".join([text, *filter(None, whys)])
-        elif not self.number and peer is not None:
-            peers = (peers[peer],)
-        sends = what.startswith("send")
-        mine = Wait(mark, text, place_.name, self.number, self.tag, sends, peers, any_peer, blocks, looks)
+        others = tuple(transport.pending_besides(self))
+        blocks = alone() and len(others) <= MOST_PENDING
+        mine = Wait(mark, text, *joins, any_peer, blocks, looks, pending=others[:MOST_PENDING])
         report = ""
         with suppress(DistError):  # the store may have ended with its rank
             report = transport.waits.look(mine)

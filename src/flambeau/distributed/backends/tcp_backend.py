@@ -37,7 +37,7 @@ from flambeau.distributed.backends.peer_connections import connect_peers
 from flambeau.distributed.backends.process_work import ANY, ProcessWork
 from flambeau.distributed.backends.tcp_links import Head, PeerLinks
 from flambeau.distributed.backends.tcp_steps import SMALL, Array, Steps, Transfer, exchange, steps_of
-from flambeau.distributed.backends.wait_reports import Waits
+from flambeau.distributed.backends.wait_reports import PendingOperation, Waits
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.stores.store import HashStore, PrefixStore, Store
 from flambeau.distributed.work import Work
@@ -67,8 +67,10 @@ class TcpTransport:
         """Return "": the connections report the end of a rank."""
         return ""
 
-    def is_moving(self, work: TcpWork) -> bool:
-        return any(operation is not work.operation for operation in list(self.pending))
+    def pending_besides(self, work: ProcessWork) -> list[PendingOperation]:
+        mine = getattr(work, "operation", None)
+        begun = [operation.description for operation in list(self.pending) if operation is not mine]
+        return [description for description in begun if description is not None]
 
 
 class TcpOperation:
@@ -79,6 +81,7 @@ class TcpOperation:
         failure: Why the operation cannot end; "" if it may.
         differs: True if the ranks disagree on the collective.
         source: Rank that a message is from.
+        description: What it is for the deadlock detection of other ranks, set by its work.
         keep: Objects that own the memory.
     """
 
@@ -89,6 +92,7 @@ class TcpOperation:
         self.failure = ""
         self.differs = False
         self.source = ANY
+        self.description: PendingOperation | None = None
         self.done = threading.Event()
         self._backend = backend
         self._open = 1  # unfinished frames and tasks, and the caller that begins the operation
@@ -601,6 +605,7 @@ class TcpWork(ProcessWork):
         super().__init__(results, backend, calls, operation.number, site, tag)
         self.operation = operation
         self._after = after
+        operation.description = self.pending_operation
 
     def _test(self) -> bool:
         if not self.operation.done.is_set():

@@ -5,7 +5,8 @@ Problem: ranks that wait for each other hang until a timeout of half an hour, wi
 Rule: each wait names the ranks that can end it, and whether one of them is enough: a collective needs all ranks of its
 group, a message its other end, a message from any source or a key of the store any one of the others. Ranks of which
 none can go on before another of them does are deadlocked (`stuck`). All are reported with their lines once each has
-asked its transport again several times (`Confirmation`).
+asked its transport again several times (`Confirmation`). A rank may have begun other operations, for which it does not
+wait (`pending`): it does not block a rank that waits for one of them, because transports complete them meanwhile.
 Who looks: a rank that waits in a transport publishes its wait in the store that all ranks share, and reads the others'.
 Who serves the store also sees who waits for keys, and looks too (`stalls.py`).
 Consequences: a rank that polls (`store.check`, `is_completed`) counts as going on, and so do those that wait for it.
@@ -19,17 +20,36 @@ import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from flambeau.core.ipc.codec import fits
 from flambeau.distributed.errors import DistError
 
 # polls that must find all ranks of a cycle in the same waits, each having polled its transport again
 _SURE = 3
+MOST_PENDING = 256  # operations of one rank that it publishes
 _FORM = {  # the schema of each field of a `Wait` in the store
     "mark": int, "text": str, "group": str, "number": int, "tag": int, "sends": bool, "peers": (int,), "any_peer": bool,
-    "alone": bool, "looks": int, "report": str,
+    "alone": bool, "looks": int, "report": str, "pending": ([str, int, int, bool, (int,)],),
 }  # fmt: skip
+
+
+class PendingOperation(NamedTuple):
+    """An operation that a rank has begun and that has not ended.
+
+    Attributes:
+        group: Name of the group.
+        number: Number of the collective in its group; 0 for messages and keys of the store.
+        tag: Tag of a message.
+        sends: True for the sending end of a message.
+        peers: Ranks, by their global numbers, that must take part, or of which one must.
+    """
+
+    group: str
+    number: int
+    tag: int
+    sends: bool
+    peers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -45,9 +65,10 @@ class Wait:
         sends: True for the sending end of a message.
         peers: Ranks that can end the wait, without those that have ended.
         any_peer: True if one of them is enough; otherwise all are needed.
-        alone: True if neither another thread of the rank's process nor another of its works could help others.
+        alone: True if no other thread of the rank's process could help others.
         looks: How often the rank has looked since the wait began.
         report: The report of a deadlock that the rank has raised; "" if there is none.
+        pending: Other operations that the rank has begun.
     """
 
     mark: int
@@ -61,9 +82,15 @@ class Wait:
     alone: bool = True
     looks: int = 0
     report: str = ""
+    pending: tuple[PendingOperation, ...] = ()
 
     def meets(self, other: Wait, me: int) -> bool:
-        """Return True if two ranks wait for the same operation, so that neither blocks the other."""
+        """Return True if the rank of `other` has begun the operation that rank `me` waits for, so it does not block
+        `me`.
+        """
+        return any(self._is_joined_by(each, me) for each in (other, *other.pending))
+
+    def _is_joined_by(self, other: Wait | PendingOperation, me: int) -> bool:
         if (self.group, self.number, self.tag) != (other.group, other.number, other.tag):
             return False
         return bool(self.number) or (self.sends != other.sends and me in other.peers)
@@ -183,4 +210,5 @@ def said_by(text: bytes) -> Wait | None:
         return None
     if not all(fits(wait[name], form) for name, form in _FORM.items()):
         return None
-    return Wait(**{**wait, "peers": tuple(wait["peers"])})
+    pending = [PendingOperation(*each[:-1], tuple(each[-1])) for each in wait["pending"]]
+    return Wait(**{**wait, "peers": tuple(wait["peers"]), "pending": tuple(pending)})
