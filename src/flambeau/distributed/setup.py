@@ -24,7 +24,7 @@ from flambeau.distributed.groups import (
 from flambeau.distributed.launching.rank_watch import watch_ranks
 from flambeau.distributed.names import Backend, devices_of
 from flambeau.distributed.rendezvous import rendezvous
-from flambeau.distributed.stores.store import PrefixStore, Store, turn
+from flambeau.distributed.stores.store import JobStore, turn
 from flambeau.distributed.world import NON_GROUP_MEMBER, ProcessGroup, World, world
 from flambeau.runtime import system
 
@@ -80,7 +80,7 @@ def init_process_group(
     # A part of the store without the keys of earlier groups, which a launcher's store still holds.
     with turn(store, f"default_pg/turn/{rank}") as number:
         name = f"default_pg/{number}"
-        mine.store = PrefixStore(name, store)
+        mine.store = JobStore(name, store)
         _agree_on_size(mine.store, rank, world_size)
         if mine.session is None:
             watch_ranks(mine.store, name, rank, world_size)
@@ -120,8 +120,18 @@ def _rendezvous_store(
     return found, rank, size
 
 
-def _agree_on_size(store: Store, rank: int, size: int) -> None:
-    """Raise ValueError if the ranks were started with different world sizes, or `rank` or `size` is out of range."""
+def _agree_on_size(store: JobStore, rank: int, size: int) -> None:
+    """Raise ValueError if the ranks were started with different world sizes, or `rank` or `size` is out of range. Ranks
+    that wait for this one fail then, too.
+    """
+    try:
+        _check_size(store, rank, size)
+    except ValueError as error:
+        store.refuse(str(error))
+        raise
+
+
+def _check_size(store: JobStore, rank: int, size: int) -> None:
     if not 0 <= rank < size < 1 << 31:
         raise ValueError(
             f"rank {rank} is out of range: RANK or rank must be from 0 to world_size - 1, and WORLD_SIZE or "

@@ -29,9 +29,9 @@ from typing import Any
 from flambeau.core.ipc.handshake import SECRET, new_secret
 from flambeau.distributed.backends import processes
 from flambeau.distributed.backends.process_manager import ProcessManager
-from flambeau.distributed.backends.wait_reports import PendingOperation, Waits
+from flambeau.distributed.backends.wait_reports import PendingOperation, waits_of
 from flambeau.distributed.errors import DistBackendError
-from flambeau.distributed.stores.store import PrefixStore, Store, await_keys, turn
+from flambeau.distributed.stores.store import PrefixStore, Store, await_keys, require_keys, turn
 from flambeau.distributed.stores.tcp_store import TCPStore
 
 TRANSPORT = "FLAMBEAU_GLOO"  # environment variable: "tcp" keeps this process out of MPI
@@ -85,7 +85,7 @@ class MpiWorld:
     def share(self, store: Store) -> None:
         """Set the store through which the ranks exchange reports. All ranks call this."""
         self._store = store
-        self.waits = Waits(PrefixStore(self.name, store), self.comm.rank, self.comm.size)
+        self.waits = waits_of(PrefixStore(self.name, store), self.comm.rank, self.comm.size)
 
     def adopt(self, requests: list[Any], memory: object, operation: PendingOperation) -> None:
         """Keep the memory that MPI still uses of a work that the program has dropped."""
@@ -287,7 +287,7 @@ def _exchange_refusals(
     with turn(store, f"turn {rank}") as number:
         store.set(f"world {number} {rank}", f"{name}\n{refusal}")
         keys = [f"world {number} {other}" for other in range(size)]
-        store.wait(keys, timeout)
+        require_keys(store, keys, timeout)
     found = [value.decode().partition("\n") for value in store.multi_get(keys)]
     return [(why, world) for world, _, why in found]
 

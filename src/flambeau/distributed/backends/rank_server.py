@@ -17,7 +17,7 @@ from functools import partial
 from multiprocessing import util
 
 from flambeau.distributed.stores.coordinator import Coordinator
-from flambeau.distributed.stores.store import PrefixStore, Store
+from flambeau.distributed.stores.store import PrefixStore, Store, require_keys
 from flambeau.distributed.stores.store_server import StoreServer
 from flambeau.distributed.stores.tcp_store import TCPStore
 from flambeau.driver.registry import meet_at
@@ -51,6 +51,7 @@ def serve_meetings(store: Store, rank: int, size: int, served: TCPStore | None) 
         util.Finalize(None, _outlast, args=(served._server.server,), exitpriority=_FIRST)
     if served is not None:
         own.set("place", f"{served.host}:{served.port}")
+    require_keys(own, ["place"], own.timeout)
     meet_at(f"{rank}@{own.get('place').decode()}")
     return served
 

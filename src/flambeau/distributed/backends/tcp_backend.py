@@ -37,7 +37,7 @@ from flambeau.distributed.backends.peer_connections import connect_peers
 from flambeau.distributed.backends.process_work import ANY, ProcessWork
 from flambeau.distributed.backends.tcp_links import Head, PeerLinks
 from flambeau.distributed.backends.tcp_steps import SMALL, Array, Steps, Transfer, exchange, steps_of
-from flambeau.distributed.backends.wait_reports import PendingOperation, Waits
+from flambeau.distributed.backends.wait_reports import PendingOperation, Waits, waits_of
 from flambeau.distributed.errors import DistBackendError
 from flambeau.distributed.stores.store import HashStore, PrefixStore, Store
 from flambeau.distributed.work import Work
@@ -58,9 +58,9 @@ Key = tuple[int, int, int]
 class TcpTransport:
     """The process's part of all groups over TCP: its waits, and its pending operations."""
 
-    def __init__(self, store: Store | None, reports: Store, rank: int, size: int) -> None:
+    def __init__(self, store: Store | None, waits: Waits) -> None:
         self.store = store  # the store of all ranks
-        self.waits = Waits(reports, rank, size)
+        self.waits = waits
         self.pending: set[TcpOperation] = set()
 
     def dead(self, rank: int) -> str:
@@ -69,8 +69,8 @@ class TcpTransport:
 
     def pending_besides(self, work: ProcessWork) -> list[PendingOperation]:
         mine = getattr(work, "operation", None)
-        begun = [operation.description for operation in list(self.pending) if operation is not mine]
-        return [description for description in begun if description is not None]
+        others = [operation.description for operation in list(self.pending) if operation is not mine]
+        return [description for description in others if description is not None]
 
 
 class TcpOperation:
@@ -654,14 +654,13 @@ def prepare(everybody: Place) -> None:
     """
     global _transport
     if _transport is None or _transport.store is not everybody.store:
-        _transport = TcpTransport(
-            everybody.store, PrefixStore("tcp", everybody.store), everybody.rank, everybody.size
-        )
+        waits = waits_of(PrefixStore("tcp", everybody.store), everybody.rank, everybody.size)
+        _transport = TcpTransport(everybody.store, waits)
 
 
 def transport() -> TcpTransport:
     """Return this process's transport. Without `prepare`, waits are not reported to other ranks."""
-    return _transport or TcpTransport(None, HashStore(), 0, 1)
+    return _transport or TcpTransport(None, Waits(HashStore(), 0, 1))
 
 
 _transport: TcpTransport | None = None

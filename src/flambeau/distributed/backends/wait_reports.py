@@ -17,13 +17,14 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from flambeau.core.ipc.codec import fits
 from flambeau.distributed.errors import DistError
+from flambeau.distributed.stores.store import Store, job_store_of
 
 # polls that must find all ranks of a cycle in the same waits, each having polled its transport again
 _SURE = 3
@@ -135,7 +136,13 @@ class Confirmation:
 
 
 class Waits:
-    """The waits of this process, published in the `store` of all its ranks."""
+    """The waits of this process, published in the `store` of all its ranks.
+
+    Attributes:
+        watch: Called with this rank's wait at each look; None for nothing.
+    """
+
+    watch: Callable[[Wait], None] | None = None
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         self._store = store
@@ -152,6 +159,8 @@ class Waits:
 
     def look(self, mine: Wait) -> str:
         """Publish that this rank still waits. Return the report of a deadlock; "" if none is known."""
+        if self.watch is not None:
+            self.watch(mine)
         if any(
             not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread()
         ):
@@ -190,6 +199,17 @@ class Waits:
             return {}  # a rank has not published a wait yet
         waits = map(said_by, self._store.multi_get([key_of(rank) for rank in others]))
         return {rank: wait for rank, wait in zip(others, waits, strict=True) if wait}
+
+
+def waits_of(store: Store, rank: int, size: int) -> Waits:
+    """Return the waits of this process, as rank `rank` of `size`, in the store that a store is a part of."""
+    job = job_store_of(store)
+    if job is None:
+        return Waits(store, rank, size)
+    if job.waits is None:
+        job.waits = Waits(job, rank, size)
+    waits: Waits = job.waits
+    return waits
 
 
 def key_of(rank: int) -> str:

@@ -6,8 +6,10 @@ import os
 import sys
 
 from flambeau.distributed.backends import processes
+from flambeau.distributed.launching.file_watch import FileWatch
 from flambeau.distributed.launching.stalls import Stalls
-from flambeau.distributed.stores.store import PrefixStore
+from flambeau.distributed.stores.file_store import FileStore
+from flambeau.distributed.stores.store import JobStore
 from flambeau.distributed.stores.store_server import StoreServer
 from flambeau.distributed.stores.tcp_store import TCPStore
 
@@ -60,8 +62,8 @@ class ForeignRanks:
         return self._all
 
 
-def watch_ranks(store: PrefixStore, name: str, rank: int, size: int) -> None:
-    """Let rank 0 report long waits and deadlocks. All ranks call.
+def watch_ranks(store: JobStore, name: str, rank: int, size: int) -> None:
+    """Let rank 0, or with a `FileStore` each rank, report long waits and deadlocks. All ranks call.
 
     Args:
         store: The part of the ranks' store that this group of all ranks has.
@@ -70,6 +72,9 @@ def watch_ranks(store: PrefixStore, name: str, rank: int, size: int) -> None:
         size: Number of ranks.
     """
     base = store._underlying_non_prefix_store
+    if isinstance(base, FileStore):
+        base.watch = FileWatch(store, rank, size)
+        return
     if not isinstance(base, TCPStore) or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return
     store.set(_key(rank), processes.here())

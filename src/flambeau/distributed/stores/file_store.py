@@ -22,6 +22,7 @@ from flambeau.distributed.stores.kv_store import CHANGES, Table
 from flambeau.distributed.stores.store import (
     DEFAULT_TIMEOUT,
     Inner,
+    PartOfWait,
     Store,
     describe_unset,
     milliseconds,
@@ -31,6 +32,7 @@ from flambeau.distributed.stores.store import (
 _USERS, _ENDED = "refcount/", "cleanup/"
 _QUEUES = frozenset(("push", "pop", "length"))
 _PAUSE = 0.01  # seconds between two looks at the file
+_SHORT_S = 10.0  # a wait that ends within this many seconds is not given up
 _LARGEST = 1 << 40
 
 
@@ -45,6 +47,8 @@ class FileStore(Inner, Store):
     """
 
     __module__ = "flambeau.distributed"
+
+    watch: Any = None  # the `FileWatch` of this rank, if the store is that of its process group
 
     def __init__(self, file_name: str, world_size: int = -1) -> None:
         self._timeout = DEFAULT_TIMEOUT
@@ -80,10 +84,18 @@ class FileStore(Inner, Store):
     def _wait(self, operation: str, needs: Sequence[str], limit: timedelta) -> None:
         timeout = seconds(limit)
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._log.ready(operation, needs):
-            if deadline is not None and time.monotonic() >= deadline:
-                _late(operation, needs, limit)
-            time.sleep(_PAUSE)
+        is_short = isinstance(limit, PartOfWait) or (timeout is not None and timeout < _SHORT_S)
+        watched = None if self.watch is None or is_short else self.watch.begin(needs)
+        try:
+            while not self._log.ready(operation, needs):
+                if deadline is not None and time.monotonic() >= deadline:
+                    _late(operation, needs, limit)
+                if watched is not None:
+                    watched.look()
+                time.sleep(_PAUSE)
+        finally:
+            if watched is not None:
+                watched.end()
 
 
 def _late(operation: str, needs: Sequence[str], limit: timedelta) -> NoReturn:

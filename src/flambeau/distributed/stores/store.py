@@ -294,6 +294,36 @@ class PrefixStore(Store):
         return self._prefix + _text(function, key)
 
 
+class JobStore(PrefixStore):
+    """The part of the ranks' store that one group of all ranks has. A rank that cannot join the group says so here.
+
+    Attributes:
+        waits: The waits of this process that it publishes there; None before the first.
+    """
+
+    waits: Any = None
+
+    def refuse(self, why: str) -> None:
+        """Let the other ranks fail where they wait for this one."""
+        self.set("refused", why)
+
+    def refusal(self) -> str:
+        """Return the reason why a rank does not join; "" if none has given one."""
+        return self.get("refused").decode() if self.check(["refused"]) else ""
+
+
+def job_store_of(store: Store) -> JobStore | None:
+    """Return the store of the group of all ranks that a store is a part of; None if it is not in one."""
+    while isinstance(store, PrefixStore) and not isinstance(store, JobStore):
+        store = store.underlying_store
+    return store if isinstance(store, JobStore) else None
+
+
+def _refusal_in(store: Store) -> str:
+    job = job_store_of(store)
+    return "" if job is None else job.refusal()
+
+
 class Inner:
     """A store that adds internal keys, which begin with "/", to the program's keys."""
 
@@ -345,8 +375,20 @@ def await_keys(
         except RuntimeError as error:  # some stores raise other errors than DistStoreError
             if isinstance(error.__cause__, DriverError):
                 raise error.__cause__ from None
-            if (why := describe_loss()) or time.monotonic() >= end:
+            if (why := describe_loss() or _refusal_in(store)) or time.monotonic() >= end:
                 return None if store.check(keys) else why  # a rank may have set them before it ended
+
+
+def require_keys(store: Store, keys: Sequence[str], timeout: timedelta) -> None:
+    """Wait for keys that other ranks set when they join a group of all ranks.
+
+    Raises:
+        DistStoreError: If a rank does not join, or not in time.
+        DistNetworkError, DeadlockError: As by `await_keys`.
+    """
+    why = await_keys(store, keys, timeout)
+    if why is not None:
+        raise DistStoreError(why or f"wait timeout after {milliseconds(timeout)}ms, keys: {', '.join(keys)}")
 
 
 def part_of_wait(length_s: float, end: float) -> PartOfWait:

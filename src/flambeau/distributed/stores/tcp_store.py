@@ -47,6 +47,7 @@ _ANY = {
     "0.0.0.0": "127.0.0.1",
     "::": "127.0.0.1",
 }  # the address at which this process reaches a server that listens on all interfaces
+_COUNT_S = 1.0  # seconds between two counts of the ranks that have joined
 _GRACE = 30.0  # seconds that an answer may take beyond its time limit before the server counts as lost
 
 # port -> server that several stores of this process may share.
@@ -170,6 +171,9 @@ class TCPStore(Inner, Store):
         limit = seconds(self._timeout)
         end = math.inf if limit is None else time.monotonic() + limit
 
+        def has_all() -> bool:  # the last one may have been started with another number of ranks
+            return self._ask("add", _MEMBERS, 0) >= world_size
+
         def describe() -> str:
             here = self._ask("add", _MEMBERS, 0)
             return (
@@ -179,10 +183,12 @@ class TCPStore(Inner, Store):
         long_wait = LongWait(describe)
         while True:
             try:
-                part = part_of_wait(long_wait.left_s, end)
+                part = part_of_wait(min(long_wait.left_s, _COUNT_S), end)
                 self._ask("check", [_ALL_HERE], needs=[_ALL_HERE], timeout=part)
                 return
             except DistStoreError:
+                if has_all():
+                    return
                 if time.monotonic() < end:
                     long_wait.report()
                     continue

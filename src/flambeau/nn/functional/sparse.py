@@ -147,10 +147,7 @@ def embedding_bag(
         places, bags = places.index_select(0, kept), bags.index_select(0, kept)
         weights = None if weights is None else weights.index_select(0, kept)
     op: Any = layouts.find("sparse_embedding") if sparse else embedding_op
-    try:
-        rows = call(op, (weight, places), (None, scale_grad_by_freq))
-    except IndexError:  # on the CPU
-        raise _out_of_rows(places, weight.shape[0]) from None
+    rows = _select_rows(op, weight, places, scale_grad_by_freq)
     if rows.dtype.category == FLOATING and rows.dtype.itemsize < 4 and mode != "max":
         rows = rows.to(float32)
     if weights is not None:
@@ -160,12 +157,16 @@ def embedding_bag(
     return _reduce_bags(rows, bags, count, mode).to(weight.dtype)
 
 
-def _out_of_rows(places: Tensor, count: int) -> RuntimeError:
-    """Return the error of `embedding_bag` for an index that names none of `count` rows."""
-    at, place = next((at, n) for at, n in enumerate(places.tolist()) if not 0 <= n < count)
-    return RuntimeError(
-        f"Index {at} of input takes value {place} which is not in the valid range [0, {count})"
-    )
+def _select_rows(op: Any, weight: Tensor, places: Tensor, scale_grad_by_freq: bool) -> Any:
+    """Return the rows of `weight` at `places`. On the CPU it raises RuntimeError for an index out of range."""
+    try:
+        return call(op, (weight, places), (None, scale_grad_by_freq))
+    except IndexError:
+        count = weight.shape[0]
+        at, place = next((at, n) for at, n in enumerate(places.tolist()) if not 0 <= n < count)
+        raise RuntimeError(
+            f"Index {at} of input takes value {place} which is not in the valid range [0, {count})"
+        ) from None
 
 
 def _bags(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Tensor, Tensor, int]:

@@ -252,19 +252,19 @@ def _select(t: Tensor, dim: int, index: int) -> Tensor:
 
 
 def _slice(t: Tensor, dim: int, part: slice) -> Tensor:
-    step = 1 if part.step is None else _bound(part.step)
+    step = 1 if part.step is None else _read_bound(part.step)
     if step == 0:
         raise ValueError("slice step cannot be zero")
     if step < 0:
         raise ValueError("step must be greater than zero")
     if part.start is None and part.stop is None and step == 1 and t.meta.ndim:
         return t
-    start = 0 if part.start is None else _bound(part.start)
-    stop = sys.maxsize if part.stop is None else _bound(part.stop)
+    start = 0 if part.start is None else _read_bound(part.start)
+    stop = sys.maxsize if part.stop is None else _read_bound(part.stop)
     return run(records.slice_, t, dim, start, stop, step)
 
 
-def _bound(value: Any) -> int:
+def _read_bound(value: Any) -> int:
     """Return a part of a slice as an int. As in Python, one of more than 63 bits counts as the nearest of 63 bits."""
     return min(max(index_of(value), -LIMIT), LIMIT - 1)
 
