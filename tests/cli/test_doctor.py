@@ -174,11 +174,13 @@ def test_an_unknown_variable_gets_the_nearest_name() -> None:
     ]
 
 
-def test_a_program_without_a_command_is_warned_of_unknown_variables() -> None:
+@pytest.mark.parametrize("options", [[], ["-W", "error"]])
+def test_a_program_without_a_command_is_warned_of_unknown_variables(options: list[str]) -> None:
+    """Where warnings are errors the text is printed, and no call raises."""
     text = "import flambeau as torch; torch.cuda.is_available(); print(torch.cuda.device_count())"
     environment = os.environ | {"FLAMBEAU_RACE": "error", "FLAMBEAU_VIRTUAL_DEVICES": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, env=environment, check=True
+        [sys.executable, *options, "-c", text], capture_output=True, text=True, env=environment, check=True
     )
     assert done.stdout == "1\n"
     assert done.stderr.count("Flambeau has no variable FLAMBEAU_RACE; did you mean FLAMBEAU_RACES?") == 1

@@ -381,10 +381,20 @@ def _open_machine() -> Machine | None:
 
 @cache
 def _warn_of_unknown_variables() -> None:
-    """Warn once of variables that may be misspelled. Flambeau's commands report them themselves."""
-    if not any(name.startswith("flambeau.cli") for name in sys.modules):
-        for message in configuration.unknown_variables():
+    """Warn once of variables that may be misspelled. Flambeau's commands report them themselves, and the parent of a
+    process of `multiprocessing` has done so.
+
+    If a filter makes the warning an error, the text is printed: `torch.cuda.is_available` never raises.
+    """
+    processes = sys.modules.get("multiprocessing.process")  # every child of `multiprocessing` has imported it
+    is_child = processes is not None and processes.parent_process() is not None
+    if is_child or any(name.startswith("flambeau.cli") for name in sys.modules):
+        return
+    for message in configuration.unknown_variables():
+        try:
             warn_program(message, UserWarning)
+        except UserWarning:
+            print(f"flambeau: {message}", file=sys.stderr, flush=True)
 
 
 def _use(machine: Machine | None) -> None:
