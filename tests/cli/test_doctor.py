@@ -176,7 +176,6 @@ def test_an_unknown_variable_gets_the_nearest_name() -> None:
 
 @pytest.mark.parametrize("options", [[], ["-W", "error"]])
 def test_a_program_without_a_command_is_warned_of_unknown_variables(options: list[str]) -> None:
-    """Where warnings are errors the text is printed, and no call raises."""
     text = "import flambeau as torch; torch.cuda.is_available(); print(torch.cuda.device_count())"
     environment = os.environ | {"FLAMBEAU_RACE": "error", "FLAMBEAU_VIRTUAL_DEVICES": "1"}
     done = subprocess.run(

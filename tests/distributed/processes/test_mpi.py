@@ -423,7 +423,6 @@ def test_only_ranks_that_never_go_on_are_stuck() -> None:
 
 
 def test_a_wait_is_published_with_the_other_works_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank that waits for one of those works is not blocked."""
     store = HashStore()
     mine, theirs = Waits(store, 0, 2), Waits(store, 1, 2)
     monkeypatch.setattr(process_work, "place", lambda site: "line 3")
