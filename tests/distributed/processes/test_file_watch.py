@@ -109,7 +109,7 @@ def test_waits_for_joining_ranks_end_if_one_refuses() -> None:
     there.refuse("the ranks disagree on their number")
     with pytest.raises(DistStoreError, match="the ranks disagree"):
         require_keys(PrefixStore("part", PrefixStore("group", here)), ["key"], timedelta(minutes=5))
-    with pytest.raises(DistStoreError, match="wait timeout after 10ms, keys: key"):
+    with pytest.raises(DistStoreError, match=r"Wait timeout: .*key"):
         require_keys(PrefixStore("part", store), ["key"], timedelta(milliseconds=10))
 
 

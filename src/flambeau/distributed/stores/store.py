@@ -383,12 +383,15 @@ def require_keys(store: Store, keys: Sequence[str], timeout: timedelta) -> None:
     """Wait for keys that other ranks set when they join a group of all ranks.
 
     Raises:
-        DistStoreError: If a rank does not join, or not in time.
+        DistStoreError: If a rank does not join.
+        RuntimeError: If not all join in time: the error of the store.
         DistNetworkError, DeadlockError: As by `await_keys`.
     """
     why = await_keys(store, keys, timeout)
+    if why:
+        raise DistStoreError(why)
     if why is not None:
-        raise DistStoreError(why or f"wait timeout after {milliseconds(timeout)}ms, keys: {', '.join(keys)}")
+        store.wait(keys, timedelta(milliseconds=1))
 
 
 def part_of_wait(length_s: float, end: float) -> PartOfWait:
