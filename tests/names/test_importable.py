@@ -41,8 +41,40 @@ with SummaryWriter(sys.argv[0] + ".events", filename_suffix=".x") as writer:
     writer.add_histogram("h", values, 3, bins=5, walltime=3)
     writer.add_histogram("h", values, 3, bins=10, max_bins=4, walltime=3)
     writer.add_text("t", "words", 5, walltime=4)
+    labels, guesses = (torch.rand(40) > 0.5).long(), torch.rand(40)
+    writer.add_pr_curve("pr", labels, guesses, 1, walltime=5)
+    writer.add_pr_curve("pr", labels, guesses, 1, 20, weights=torch.rand(40).numpy(), walltime=5)
+    writer.add_pr_curve_raw("raw", *[[k, 2.0] for k in range(6)], 1, 2, walltime=5)
+    writer.add_tensor("x", values[:6].reshape(2, 3), 1, walltime=5)
+    for kind in (torch.float64, torch.int32, torch.int64, torch.uint8, torch.bool, torch.float16, torch.bfloat16):
+        writer.add_tensor("kind", values[47:53].to(kind), 1, walltime=5)
+    writer.add_tensor("complex", torch.tensor([1 + 2j, -3j]), 1, walltime=5)
+    writer.add_audio("sound", values.div(4), 1, 8000, walltime=5)
+    writer.add_images("images", torch.rand(9, 3, 5, 4), 1, walltime=5)
+    writer.add_images("gray", (torch.rand(2, 5, 4, 1) * 255).to(torch.uint8), 1, walltime=5, dataformats="NHWC")
+    writer.add_mesh("mesh", torch.rand(1, 4, 3), faces=torch.zeros(1, 2, 3), config_dict={"a": 1}, walltime=5)
+    writer.add_histogram_raw("hr", 0, 3, 4, 5.0, 9.0, [1, 2, 3], [1, 1, 2], 1, walltime=5)
+    writer.add_custom_scalars({"c": {"one": ["Multiline", ["a", "b"]], "two": ["Margin", ["a", "b", "c"]]}})
+    writer.add_custom_scalars_multilinechart(["a"])
+    writer.add_custom_scalars_marginchart(["a", "b", "c"], "category", "title")
+    settings = {"lr": 0.1, "n": 3, "name": "adam", "flag": True, "tensor": torch.tensor([2.0]), "none": None}
+    for name, value in settings.items():  # one at a time: protobuf orders entries at random
+        domain = {name: [value, value]} if name in ("n", "name", "flag") else None
+        writer.add_hparams({name: value}, {"loss": 0.5, "accuracy": 1}, domain, run_name=name, global_step=2)
+    for bad in [dict(hparam_dict=[], metric_dict={}), dict(hparam_dict={"a": []}, metric_dict={}),
+                dict(hparam_dict={"a": 1}, metric_dict={}, hparam_domain_discrete={"a": ["b"]})]:
+        try:
+            writer.add_hparams(**bad)
+        except (TypeError, ValueError) as error:
+            print(type(error), error)
+    writer.add_embedding(torch.arange(6.0).reshape(3, 2), ["a", "b", "c"], torch.rand(3, 3, 4, 4), tag="e")
+    writer.add_embedding(torch.arange(4.0).reshape(2, 2), [["a", 1], ["b", 2]], None, 7, "f/g", ["x", "y"])
     print(writer.get_logdir() == sys.argv[0] + ".events")
-for path in sorted(glob.glob(sys.argv[0] + ".events/**/*tfevents*", recursive=True)):
+for path in sorted(glob.glob(sys.argv[0] + ".events/**/*.*", recursive=True)):
+    if path.endswith((".tsv", ".pbtxt", ".png")):
+        print(path[len(sys.argv[0]) :], open(path, "rb").read())
+    if "tfevents" not in path:
+        continue
     print(path.endswith(".x"))
     for event in EventFileLoader(path).Load():
         print(event.step, [str(v) for v in event.summary.value])

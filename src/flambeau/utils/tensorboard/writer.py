@@ -18,12 +18,10 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.tensor.tensor import Tensor
+from flambeau.utils.tensorboard.plugin_writer import PluginWriter, to_array
+from flambeau.utils.tensorboard.summaries import arrange_in_grid
 
-_ABSENT = (
-    "add_audio", "add_custom_scalars", "add_embedding", "add_graph", "add_hparams", "add_mesh", "add_onnx_graph",
-    "add_pr_curve", "add_tensor", "add_video",
-)  # fmt: skip
+_ABSENT = ("add_graph", "add_image_with_boxes", "add_onnx_graph", "add_video")
 
 
 class FileWriter:
@@ -72,8 +70,8 @@ class FileWriter:
         self.event_writer.close()
 
 
-class SummaryWriter:
-    """A writer of scalars, histograms, texts and images for TensorBoard.
+class SummaryWriter(PluginWriter):
+    """A writer of scalars, histograms, texts, images and records of plugins for TensorBoard.
 
     Args:
         log_dir: The folder; `runs/<time>_<host>` without it.
@@ -135,7 +133,9 @@ class SummaryWriter:
             new_style: True if it is written as a tensor.
             double_precision: True if that is of float64.
         """
-        number = float(_array(scalar_value).reshape(-1)[0]) if np.size(_array(scalar_value)) == 1 else None
+        number = (
+            float(to_array(scalar_value).reshape(-1)[0]) if np.size(to_array(scalar_value)) == 1 else None
+        )
         if number is None:
             raise AssertionError("scalar should be 0D")
         if new_style:
@@ -170,7 +170,7 @@ class SummaryWriter:
             folder = os.path.join(self.log_dir, main_tag.replace("/", "_") + "_" + tag)
             writer = self.all_writers.setdefault(folder, None) or FileWriter(folder, *self._arguments)  # type: ignore[arg-type]
             self.all_writers[folder] = writer
-            value = Summary.Value(tag=main_tag, simple_value=float(_array(number).reshape(-1)[0]))
+            value = Summary.Value(tag=main_tag, simple_value=float(to_array(number).reshape(-1)[0]))
             writer.add_summary(Summary(value=[value]), global_step, walltime)
 
     def add_histogram(
@@ -195,7 +195,7 @@ class SummaryWriter:
         Raises:
             ValueError: If there are no values.
         """
-        array = _array(values).astype(np.float64).reshape(-1)
+        array = to_array(values).astype(np.float64).reshape(-1)
         if array.size == 0:
             raise ValueError("The input has no element.")
         edges = _exponential_edges() if isinstance(bins, str) and bins == "tensorflow" else bins
@@ -244,17 +244,20 @@ class SummaryWriter:
 
         Args:
             tag: Its name.
-            img_tensor: Values from 0 to 1, or uint8 from 0 to 255.
+            img_tensor: Values from 0 to 1, or uint8 from 0 to 255. Several images are arranged in a grid.
             global_step: The training step.
             walltime: Seconds since 1970; now without it.
             dataformats: The order of dimensions, such as "CHW", "HWC" or "HW".
         """
         from PIL import Image  # a program without images does not need it
 
-        array = _array(img_tensor)
+        array = to_array(img_tensor)
         letters = dataformats.upper()
         if letters == "HW":
             array, letters = array[None], "CHW"
+        if letters.find("N") >= 0:
+            array = arrange_in_grid(array.transpose([letters.index(letter) for letter in "NCHW"]))
+            letters = "CHW"
         array = array.transpose([letters.index(letter) for letter in "HWC"])
         pixels = array if array.dtype == np.uint8 else (array * 255).clip(0, 255).astype(np.uint8)
         pixels = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
@@ -267,7 +270,8 @@ class SummaryWriter:
         self._write(Summary.Value(tag=tag, image=image), global_step, walltime)
 
     def _write(self, value: Any, step: Any, walltime: float | None) -> None:
-        self._get_file_writer().add_summary(Summary(value=[value]), step, walltime)
+        values = value if isinstance(value, list) else [value]
+        self._get_file_writer().add_summary(Summary(value=values), step, walltime)
 
     def flush(self) -> None:
         """Write events that wait."""
@@ -285,7 +289,8 @@ class SummaryWriter:
     def __getattr__(self, name: str) -> NoReturn:
         if name in _ABSENT:
             raise NotSupportedError(
-                f"SummaryWriter.{name}: Flambeau writes scalars, histograms, texts and images alone."
+                f"SummaryWriter.{name}: Flambeau writes no graphs, videos and boxes. Write images with add_image, and "
+                "show a model with print or torch.fx."
             )
         raise AttributeError(f"'SummaryWriter' object has no attribute '{name}'")
 
@@ -294,10 +299,6 @@ class SummaryWriter:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _array(value: Any) -> Any:
-    return np.asarray(value.detach().cpu().numpy() if isinstance(value, Tensor) else value)
 
 
 def _exponential_edges() -> Any:
