@@ -75,8 +75,8 @@ def test_importing_a_module_hides_no_function_of_its_name(tmp_path):
         ),
         ("from torch._C import x", "ImportError: cannot import name 'x' from"),
         (
-            "import torch.utils.cpp_extension",
-            "ImportError: torch.utils.cpp_extension is built on PyTorch's C++",
+            "from torch.utils.cpp_extension import load\nload('extension', ['extension.cpp'])",
+            "torch.NotSupportedError: torch.utils.cpp_extension.load can be imported but not used",
         ),
     ],
 )

@@ -25,7 +25,6 @@ SHIM = str(Path(__file__).parents[1] / "shim")
 
 # The dynamic linker's message for an extension module that needs PyTorch's C++ library.
 _NEEDS_PYTORCH = re.compile(r"lib(torch|c10)\w*\.(so|dylib)|undefined symbol: \S*(c10|torch|_ZN2at|_ZNK2at)")
-_CPP = "torch.utils.cpp_extension"
 
 
 class TorchFinder(MetaPathFinder):
@@ -35,8 +34,6 @@ class TorchFinder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         root, _, rest = fullname.partition(".")
-        if fullname == _CPP:
-            raise ImportError(_needs_pytorch(fullname), name=fullname)
         if root == "flambeau":
             return _find_spec(fullname, path, target)
         if root != "torch":

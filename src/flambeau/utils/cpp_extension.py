@@ -7,7 +7,8 @@ from shutil import which
 from flambeau.core.absent import absent_class, absent_function
 from flambeau.core.names import explain_absent_names
 
-CUDA_HOME = ROCM_HOME = None
+CUDA_HOME = CUDNN_HOME = ROCM_HOME = ROCM_VERSION = HIP_HOME = SYCL_HOME = None
+IS_HIP_EXTENSION = False
 _HERE = "torch.utils.cpp_extension"
 _ADVICE = (
     "It needs the C++ library of PyTorch: define the operator by torch.library or torch.autograd.Function."
