@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from flambeau.core.names import explain_absent_names, publish
 from flambeau.core.size import Size
 from flambeau.tensor.arguments.return_types import NamedResult
+from flambeau.utils import _treespec_json as _json
+from flambeau.utils._treespec_json import EnumEncoder, enum_object_hook  # noqa: F401
 
 __all__ = [
     "SUPPORTED_NODES", "Context", "DumpableContext", "FlattenFn", "FromDumpableContextFn", "GetAttrKey", "KeyPath",
@@ -21,7 +24,8 @@ __all__ = [
     "is_structseq_class", "is_structseq_instance", "key_get", "keystr", "map_only", "register_pytree_node", "tree_all",
     "tree_all_only", "tree_any", "tree_any_only", "tree_flatten", "tree_flatten_with_path", "tree_is_leaf", "tree_iter",
     "tree_leaves", "tree_leaves_with_path", "tree_map", "tree_map_", "tree_map_only", "tree_map_only_",
-    "tree_map_with_path", "tree_structure", "tree_unflatten", "treespec_leaf", "treespec_pprint",
+    "tree_map_with_path", "tree_structure", "tree_unflatten", "treespec_dumps", "treespec_leaf", "treespec_loads",
+    "treespec_pprint",
 ]  # fmt: skip
 
 PyTree: TypeAlias = Any
@@ -197,13 +201,16 @@ def register_pytree_node(
         flatten_fn: Returns an instance's children and a context, from which the instance can be rebuilt.
         unflatten_fn: Rebuilds an instance from children and context.
         flatten_with_keys_fn: Like `flatten_fn`, with (key, child) pairs.
-        serialized_type_name, to_dumpable_context, from_dumpable_context: For export; not used here.
+        serialized_type_name: The class's name in the JSON of `treespec_dumps`.
+        to_dumpable_context: Returns what JSON holds in place of a context.
+        from_dumpable_context: The inverse of `to_dumpable_context`.
 
     Raises:
-        ValueError: If the class is registered already.
+        ValueError: If the class is registered already, or one of the last two functions is missing.
     """
     if cls in SUPPORTED_NODES:
         raise ValueError(f"{cls} is already registered as pytree node.")
+    _json.register_serialized_type(cls, serialized_type_name, to_dumpable_context, from_dumpable_context)
     keys = (
         None
         if flatten_with_keys_fn is None
@@ -213,6 +220,114 @@ def register_pytree_node(
 
 
 _register_pytree_node = register_pytree_node  # its older name
+
+
+def _register_namedtuple(cls: type, *, serialized_type_name: str) -> None:
+    """Register the name of a named tuple's class in the JSON of `treespec_dumps`."""
+    _json.register_serialized_type(cls, serialized_type_name)
+
+
+def register_dataclass(
+    cls: type, *, field_names: Sequence[str] | None = None, drop_field_names: Sequence[str] | None = None,
+    serialized_type_name: str | None = None,
+) -> None:  # fmt: skip
+    """Register a dataclass, or a class with such a constructor, whose instances are nodes with fields as children.
+
+    Fields that are None are part of the structure.
+
+    Args:
+        field_names: The fields, arguments of the constructor; all of a dataclass without them.
+        drop_field_names: Fields of the dataclass that the node loses.
+        serialized_type_name: The class's name in the JSON of `treespec_dumps`.
+
+    Raises:
+        ValueError: If the names are not those of the dataclass, or missing for another class.
+    """
+    names = _field_names(cls, field_names, set(drop_field_names or ()))
+
+    def flatten(obj: Any) -> tuple[list[Any], Context]:
+        values = {name: getattr(obj, name) for name in names}
+        flat = [name for name, value in values.items() if value is not None]
+        return [values[name] for name in flat], [flat, [name for name in names if name not in flat]]
+
+    def flatten_with_keys(obj: Any) -> tuple[list[Any], Context]:
+        values, (flat, _) = flatten(obj)
+        return [(GetAttrKey(name), value) for name, value in zip(flat, values, strict=True)], flat
+
+    def unflatten(values: Iterable[Any], context: Context) -> Any:
+        return cls(**dict(zip(context[0], values, strict=True)), **dict.fromkeys(context[1]))
+
+    register_pytree_node(
+        cls,
+        flatten,
+        unflatten,
+        serialized_type_name=serialized_type_name,
+        flatten_with_keys_fn=flatten_with_keys,
+    )
+
+
+def _field_names(cls: type, names: Sequence[str] | None, dropped: set[str]) -> list[str]:
+    """Return the fields that are children of a class's instances."""
+    if not is_dataclass(cls):
+        if names is None:
+            raise ValueError(
+                f"field_names must be specified with a list of all fields used to initialize {cls}, as it is not a "
+                "dataclass."
+            )
+        return list(names)
+    own = [field.name for field in fields(cls) if field.init]
+    if names is None:
+        return own
+    missing, unexpected = set(own) - dropped - set(names), set(names) - (set(own) - dropped)
+    if missing or unexpected:
+        text = "field_names does not include all dataclass fields.\n"
+        if missing:
+            text += (
+                f"Missing fields in `field_names`: {missing}. If you want to include these fields in the pytree, "
+                "please add them to `field_names`, otherwise please add them to `drop_field_names`.\n"
+            )
+        if unexpected:
+            text += (
+                f"Unexpected fields in `field_names`: {unexpected}. Please remove these fields, or add them to "
+                "`drop_field_names`.\n"
+            )
+        raise ValueError(text)
+    return list(names)
+
+
+class ConstantNode(NamedTuple):
+    """The context of a node without children, which is its value."""
+
+    value: Any
+
+
+def register_constant(cls: type) -> None:
+    """Register a class whose instances are nodes without children: their values are part of the structure.
+
+    Raises:
+        TypeError: If instances are compared by identity or have no hash.
+    """
+    if cls.__eq__ is object.__eq__:
+        raise TypeError("register_constant(cls) expects `cls` to have a non-default `__eq__` implementation.")
+    if cls.__hash__ is None:
+        raise TypeError(
+            "register_constant(cls) expects `cls` to have a non-default `__hash__` implementation."
+        )
+    register_pytree_node(
+        cls,
+        lambda value: ([], ConstantNode(value)),
+        lambda _, context: context.value,
+        flatten_with_keys_fn=lambda value: ([], ConstantNode(value)),
+    )
+    CONSTANT_NODES.add(cls)
+
+
+CONSTANT_NODES: set[type] = set()
+
+
+def is_constant_class(cls: type) -> bool:
+    """Return True for a class that `register_constant` registered."""
+    return isinstance(cls, type) and cls in CONSTANT_NODES
 
 
 def _kind_of(tree: Any) -> Any:
@@ -415,6 +530,56 @@ def treespec_pprint(treespec: TreeSpec) -> str:
     """Return the tree with asterisks for leaves, as text."""
     stars = [type("_", (), {"__repr__": lambda _: "*"})() for _ in range(treespec.num_leaves)]
     return repr(treespec.unflatten(stars))
+
+
+def treespec_tuple(iterable: Iterable[TreeSpec] = (), /) -> TreeSpec:
+    """Return the spec of a tuple of the nodes that specs describe.
+
+    Raises:
+        ValueError: If an element is not a TreeSpec.
+    """
+    children = list(iterable)
+    if not all(isinstance(child, TreeSpec) for child in children):
+        raise ValueError(f"Expected a tuple of TreeSpec values, got: {children!r}.")
+    return TreeSpec(tuple, None, children)
+
+
+def treespec_dict(mapping: Any = (), /, **kwargs: TreeSpec) -> TreeSpec:
+    """Return the spec of a dict of the nodes that specs describe.
+
+    Raises:
+        ValueError: If a value is not a TreeSpec.
+    """
+    specs = dict(mapping, **kwargs)
+    if not all(isinstance(child, TreeSpec) for child in specs.values()):
+        raise ValueError(f"Expected a dictionary of TreeSpec values, got: {specs!r}.")
+    return TreeSpec(dict, list(specs), specs.values())
+
+
+def treespec_dumps(treespec: TreeSpec, protocol: int | None = None) -> str:
+    """Return a spec as JSON in PyTorch's format.
+
+    Raises:
+        TypeError: If it is not a TreeSpec, or JSON cannot hold a context.
+        ValueError: If the protocol is not 1.
+        NotImplementedError: If a class was registered without a `serialized_type_name`.
+    """
+    if not isinstance(treespec, TreeSpec):
+        raise TypeError(
+            f"Expected `treespec` to be an instance of PyTreeSpec but got item of type {type(treespec)}."
+        )
+    return _json.dump_spec(treespec, protocol)
+
+
+def treespec_loads(serialized: str) -> TreeSpec:
+    """Return the spec that `treespec_dumps` wrote, here or on PyTorch.
+
+    Raises:
+        ValueError: If the protocol is not 1.
+        NotImplementedError: If a type's name is not registered.
+    """
+    spec: TreeSpec = _json.load_spec(serialized, TreeSpec, _LEAF)
+    return spec
 
 
 # -- apart, and together again --------------------------------------------------------------------------

@@ -86,6 +86,34 @@ def _check_names(module: Module, given: dict[str, Tensor]) -> None:
 
 
 @contextmanager
+def _reparametrize_module(
+    module: Module,
+    parameters_and_buffers: dict[str, Tensor],
+    tie_weights: bool = False,
+    strict: bool = False,
+    stack_weights: bool = False,
+) -> Iterator[None]:
+    """Give a module other parameters and buffers inside a `with` block. Buffers that it replaces are put into the dict.
+
+    Args:
+        module: The module.
+        parameters_and_buffers: The tensors by their (dotted) names.
+        tie_weights: Replace a tensor under all names that the module has for it.
+        strict: Require that the names are those of the module.
+        stack_weights: Restore in reverse order, which is done always.
+
+    Raises:
+        RuntimeError: If `strict` is True and names differ.
+        ValueError: If a tied tensor has several values.
+    """
+    tensors = _add_tied_names(module, parameters_and_buffers) if tie_weights else parameters_and_buffers
+    if strict:
+        _check_names(module, tensors)
+    with _replace_tensors(module, tensors, parameters_and_buffers):
+        yield
+
+
+@contextmanager
 def _replace_tensors(module: Module, tensors: dict[str, Tensor], given: dict[str, Tensor]) -> Iterator[None]:
     before: dict[str, Any] = {}
     try:
@@ -93,7 +121,7 @@ def _replace_tensors(module: Module, tensors: dict[str, Tensor], given: dict[str
             before[name] = _swap(module, name, tensor)
         yield
     finally:
-        after = {name: _swap(module, name, own) for name, own in before.items()}
+        after = {name: _swap(module, name, own) for name, own in reversed(before.items())}
         given.update({name: after[name] for name in given if name in after})
 
 
