@@ -138,7 +138,7 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "Future": "flambeau.futures", "lobpcg": "flambeau.linalg._lobpcg",
     "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",
     "doctor": "flambeau.runtime.devices.doctor", "autocast": "flambeau.amp",
-    "classes": "", "_VF": "",
+    "classes": "", "_VF": "", "segment_reduce": "flambeau.tensor.functions.segments",
     "export": "", "nested": "", "masked": "", "signal": "", "torch_version": "",
     "_vmap_internals": "", "_functorch": "", "_guards": "",
     "from_file": "flambeau.tensor.storages", "StorageBase": "flambeau.tensor.storages",
@@ -160,8 +160,10 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "flambeau._symbolic",
 ) | dict.fromkeys(
     (
-        "_shape_as_tensor", "_softmax_backward_data", "affine_grid_generator", "cond", "fill", "frobenius_norm",
-        "grid_sampler", "is_signed", "norm_except_dim", "nuclear_norm", "while_loop",
+        "_shape_as_tensor", "_softmax_backward_data", "affine_grid_generator", "cond", "convolution", "fill",
+        "frobenius_norm", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "is_signed",
+        "native_batch_norm", "native_dropout", "native_group_norm", "native_layer_norm", "norm_except_dim",
+        "nuclear_norm", "while_loop",
     ),
     "flambeau._native_functions",
 ) | dict.fromkeys(
@@ -170,6 +172,10 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
         "_check_tensor_all_with", "_check_type", "_check_value", "_check_with",
     ),
     "flambeau._checks",
+) | dict.fromkeys(
+    ("_sample_dirichlet", "_standard_gamma", "_standard_gamma_grad", "binomial"), "flambeau.distributions.rejection"
+) | dict.fromkeys(
+    ("_convert_indices_from_coo_to_csr", "_convert_indices_from_csr_to_coo"), "flambeau.tensor.sparse.index_conversion"
 ) | dict.fromkeys(
     (
         "AnyType", "AwaitType", "BoolType", "ClassType", "ComplexType", "ConcreteModuleType", "DeviceObjType",
@@ -194,7 +200,22 @@ def unload_ipython_extension(shell: _Any) -> None:
     _import_module("flambeau.report.notebook").uninstall(shell)
 
 
+def _list_public_names() -> list[str]:
+    """Return the names that `from torch import *` binds, as in PyTorch: no submodules, and none of Flambeau alone."""
+    own = {
+        "DriverError", "HostMemoryError", "InvalidAddressError", "NotSupportedError", "RaceError", "annotations",
+        "doctor", "fork_rng", "load_ipython_extension", "unload_ipython_extension", "virtual",
+    }  # fmt: skip
+    modules = {name for name, value in globals().items() if isinstance(value, type(_sys))}
+    modules |= {
+        name for name, where in _LATER.items() if not where and name != "export"
+    }  # PyTorch lists this one
+    return [name for name in __dir__() if not name.startswith("_") and name not in own | modules]
+
+
 def __getattr__(name: str) -> _Any:
+    if name == "__all__":
+        return _list_public_names()
     if name == "torch":  # packages write torch.torch.Tensor
         return _sys.modules[__name__]
     where = (

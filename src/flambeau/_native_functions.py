@@ -227,7 +227,44 @@ def while_loop(
     return values
 
 
+def native_dropout(input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    """Return `input` with elements set to 0 at random and the others divided by 1 - p, and the mask of those kept.
+
+    Args:
+        input: The elements.
+        p: The probability of 0.
+        train: False returns a copy of `input`.
+    """
+    if train is False or not input.numel():
+        return input.clone(), torch.ones_like(input, dtype=torch.bool)
+    mask = torch.rand_like(input) < 1.0 - p
+    return input * mask * (0.0 if p == 1.0 else 1.0 / (1.0 - p)), mask
+
+
+def _forward_to_aten(name: str) -> Callable[..., Any]:
+    """Return a function that calls an operator of torch.ops.aten, whose arguments it takes."""
+
+    def call(*args: Any, **given: Any) -> Any:
+        return getattr(torch.ops.aten, name)(*args, **given)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"Call `torch.ops.aten.{name}`."
+    return call
+
+
+convolution = _forward_to_aten("convolution")
+grid_sampler_2d = _forward_to_aten("grid_sampler_2d")
+grid_sampler_3d = _forward_to_aten("grid_sampler_3d")
+native_batch_norm = _forward_to_aten("native_batch_norm")
+native_group_norm = _forward_to_aten("native_group_norm")
+native_layer_norm = _forward_to_aten("native_layer_norm")
+
+
 announce({
     define.__name__: define
-    for define in (affine_grid_generator, fill, frobenius_norm, grid_sampler, is_signed, norm_except_dim, nuclear_norm)
+    for define in (
+        affine_grid_generator, convolution, fill, frobenius_norm, grid_sampler, grid_sampler_2d, grid_sampler_3d,
+        is_signed, native_batch_norm, native_dropout, native_group_norm, native_layer_norm, norm_except_dim,
+        nuclear_norm,
+    )
 })  # fmt: skip

@@ -23,6 +23,8 @@ _NONE = (
     "empty_cache",
     "manual_seed",
     "manual_seed_all",
+    "reset_accumulated_memory_stats",
+    "reset_peak_memory_stats",
     "seed",
     "seed_all",
     "set_rng_state_all",

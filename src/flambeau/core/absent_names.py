@@ -20,13 +20,12 @@ _ADVICE = {
     "torch: masked": "Use torch.where with reductions, or a NaN as the mask",
     "torch: export|aot_.*": "Flambeau runs programs eagerly: torch.fx.symbolic_trace makes graphs",
     "torch: package": _PACKAGE,
-    "torch.*|Tensor: (de)?quantize.*|quantized.*|q_.*|int_repr|qscheme|empty_quantized|per_(tensor|channel)_.*|"
+    "torch.*|Tensor: (de)?quantize.*|quantized.*|q_.*|int_repr|qscheme|empty_quantized|"
     "fake_quantize.*|intrinsic|qat|quantizable|choose_qparams.*|fused_moving_avg.*|Q.*Storage": "Flambeau has no "
     "quantized tensors",
     "torch: (cudnn|miopen|mkldnn|fbgemm)_.*": "An entry of one library: use the function of torch.nn.functional",
-    "torch: grid_sampler_.*|cudnn_affine_grid_generator": "Use torch.nn.functional.grid_sample and affine_grid",
-    "torch: (native_)?(batch|layer|group)_norm.*": "Use the function of torch.nn.functional",
-    "torch: convolution": "Use torch.nn.functional.conv1d, conv2d or conv3d",
+    "torch: cudnn_affine_grid_generator": "Use torch.nn.functional.grid_sample and affine_grid",
+    "torch: (batch|layer|group)_norm.*": "Use the function of torch.nn.functional",
     "torch: signal": "Use the windows of torch, such as torch.hann_window",
     "torch|torch.storage|torch.cuda: Storage|.*StorageBase": "Use Tensor.untyped_storage()",
     "Tensor: names|refine_names|align_to|rename|align_as": "Flambeau has no named tensors: number the dimensions",

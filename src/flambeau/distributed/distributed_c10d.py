@@ -227,6 +227,11 @@ def _rank_not_in_group(group: Any) -> bool:
     return bool(group == GroupMember.NON_GROUP_MEMBER)
 
 
+def _get_global_rank(group: Any, rank: int) -> int:
+    """Call `get_global_rank`, under an older name."""
+    return get_global_rank(group, rank)
+
+
 def _get_process_group_name(pg: ProcessGroup) -> str:
     """Return a group's name; "None" if the group has been destroyed."""
     return pg.group_name if world().groups.get(pg.group_name) is pg else "None"

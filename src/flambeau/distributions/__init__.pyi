@@ -109,6 +109,7 @@ from flambeau.distributions import one_hot_categorical as one_hot_categorical
 from flambeau.distributions import pareto as pareto
 from flambeau.distributions import poisson as poisson
 from flambeau.distributions.kl import register_kl as register_kl
+from flambeau.distributions import rejection as rejection
 from flambeau.distributions import relaxed_bernoulli as relaxed_bernoulli
 from flambeau.distributions import relaxed_categorical as relaxed_categorical
 from flambeau.distributions import scalar_transforms as scalar_transforms

@@ -6,15 +6,12 @@ from typing import Any
 
 from flambeau.autograd.grad_mode import no_grad
 from flambeau.distributions import constraints
-from flambeau.distributions.beta import Beta
 from flambeau.distributions.families import BinaryOdds
+from flambeau.distributions.rejection import draw_binomial
 from flambeau.distributions.utils import broadcast_all, one_of_two
 from flambeau.nn.functional import softplus
 from flambeau.tensor.arguments.public import functions
-from flambeau.tensor.functions.random import rand
 from flambeau.tensor.tensor import Tensor
-
-_SMALL = 16  # trials that are drawn one by one
 
 
 class Binomial(BinaryOdds):
@@ -88,31 +85,3 @@ class Binomial(BinaryOdds):
         if not self.total_count.min() == n:
             raise NotImplementedError(f"Inhomogeneous total count not supported by `{use}`.")
         return n
-
-
-def draw_binomial(count: Tensor, probs: Tensor) -> Tensor:
-    """Return numbers of successes in `count` trials, which have one shape with `probs`.
-
-    The middle one of n uniform numbers has a beta distribution. Whether it is below the probability decides half of
-    the trials, so log2(n) beta numbers leave few trials (Devroye 1986, X.4.3). These are drawn one by one.
-
-    Args:
-        count: Numbers of trials, as floating-point numbers.
-        probs: Probabilities of success.
-    """
-    where = functions["where"]
-    count, probs = count.clone(), probs.clone()
-    successes: Any = functions["zeros_like"](count)
-    while bool((count > _SMALL).any()):
-        large: Any = count > _SMALL
-        below = 1 + (count / 2).floor()
-        above = count + 1 - below
-        middle = Beta(where(large, below, 1.0), where(large, above, 1.0), validate_args=False).sample()
-        is_less = middle < probs
-        successes = where(large & is_less, successes + below, successes)
-        rest = where(is_less, (probs - middle) / (1 - middle), (probs / middle).clamp(max=1.0))
-        probs = where(large, rest, probs)
-        count = where(large, where(is_less, above - 1, below - 1), count)
-    trials = rand((_SMALL, *count.shape), dtype=count.dtype, device=count.device)
-    order = functions["arange"](_SMALL, device=count.device).view((-1,) + (1,) * count.dim())
-    return successes + ((trials < probs) & (order < count)).to(count.dtype).sum(0)  # type: ignore[no-any-return]

@@ -1,55 +1,18 @@
-"""`Gamma`.
-
-# Note [Gradients of Gamma's numbers]
-A number z of Gamma(a, 1) is not a formula of a: it is drawn by rejection. It moves with a so that the probability of
-less than z stays what it is: dz/da = -(dP/da) / (dP/dz), where P(a, z) is the incomplete gamma function and dP/dz the
-density. dP/da is a central difference in double precision, of P below the mean and of 1 - P above it, where P nears 1.
-"""
+"""`Gamma`."""
 
 from __future__ import annotations
 
 from numbers import Number
 from typing import Any
 
-from flambeau.autograd.function import Function, once_differentiable
 from flambeau.core.size import Size
 from flambeau.core.typeinfo import finfo
 from flambeau.distributions import constraints
 from flambeau.distributions.exp_family import ExponentialFamily
+from flambeau.distributions.rejection import _standard_gamma
 from flambeau.distributions.utils import broadcast_all
-from flambeau.ops.random.gamma import standard_gamma
 from flambeau.tensor.arguments.public import functions
-from flambeau.tensor.functions.random import draw_by_rejection
 from flambeau.tensor.tensor import Tensor
-
-_STEP = 1e-4  # of the concentration, or of its root, which says how wide the numbers lie: right to its square
-
-
-class _Drawn(Function):
-    """Numbers of Gamma distributions of rate 1. See Note [Gradients of Gamma's numbers]."""
-
-    @staticmethod
-    def forward(ctx: Any, concentration: Any) -> Any:  # type: ignore[override]
-        value = draw_by_rejection(standard_gamma, concentration.detach().contiguous())
-        ctx.save_for_backward(concentration, value)
-        return value
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
-        return grad * _slope(*ctx.saved_tensors)
-
-
-def _slope(concentration: Any, value: Any) -> Any:
-    """Return the derivative of the drawn numbers with respect to their concentrations."""
-    a, z = concentration.double(), value.double().clamp_min(finfo(value.dtype).tiny)
-    step = functions["minimum"](a, a.sqrt()) * _STEP
-    less, more = functions["igamma"], functions["igammac"]
-    below = less(a + step, z) - less(a - step, z)
-    above = more(a - step, z) - more(a + step, z)
-    change = functions["where"](z < a, below, above) / (2 * step)
-    log_density = (a - 1) * z.log() - z - a.lgamma()
-    return (-change * (-log_density).exp()).to(value.dtype)
 
 
 class Gamma(ExponentialFamily):
@@ -82,7 +45,7 @@ class Gamma(ExponentialFamily):
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         shape = self._extended_shape(sample_shape)
-        value: Any = _Drawn.apply(self.concentration.expand(shape)) / self.rate.expand(shape)
+        value: Any = _standard_gamma(self.concentration.expand(shape)) / self.rate.expand(shape)
         value.detach().clamp_(min=finfo(value.dtype).tiny)  # 0 has no logarithm
         return value  # type: ignore[no-any-return]
 

@@ -42,11 +42,22 @@ class memory_format(_Constant):
     """The order of a dense tensor's dimensions in memory."""
 
 
+class qscheme(_Constant):
+    """The scheme of a quantized tensor: libraries name its values. Flambeau has no quantized tensors."""
+
+
 strided = layout("strided")
 LAYOUTS = {
     name: layout(name)
     for name in ("_mkldnn", "jagged", "sparse_bsc", "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr")
 }
+SCHEMES = {
+    name: qscheme(name)
+    for name in (
+        "per_channel_affine", "per_channel_affine_float_qparams", "per_channel_symmetric", "per_tensor_affine",
+        "per_tensor_symmetric",
+    )
+}  # fmt: skip
 contiguous_format = memory_format("contiguous_format")
 preserve_format = memory_format("preserve_format")
 channels_last = memory_format("channels_last")
@@ -60,7 +71,9 @@ public.functions.update(
     preserve_format=preserve_format,
     channels_last=channels_last,
     channels_last_3d=channels_last_3d,
+    qscheme=qscheme,
     **LAYOUTS,
+    **SCHEMES,
 )
 
 _LAST = {channels_last: 4, channels_last_3d: 5}
