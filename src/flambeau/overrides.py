@@ -90,7 +90,7 @@ def get_overridable_functions() -> dict[Any, list[Callable[..., Any]]]:
         for attribute in dir(module):  # some functions of these modules exist after their first use only
             getattr(module, attribute)
     found: dict[Any, list[Callable[..., Any]]] = {}
-    for function in torch_function.overridable():
+    for function in torch_function.overridable() - torch_function.silent():
         name = resolve_name(function)
         assert name is not None
         place = name.removeprefix("torch.").split(".")[:-1]
