@@ -64,6 +64,7 @@ def _rename(prefix: str, module: ModuleType) -> SimpleNamespace:
 _fft, _linalg, _special = _rename("fft", fft), _rename("linalg", linalg), _rename("special", special)
 
 _TensorMeta = type(Tensor)
+TensorBase = Tensor  # Flambeau's class has no other base with the methods of tensors
 Graph = absent_class("torch._C", "Graph", "Use torch.fx for graphs.")
 Value = absent_class("torch._C", "Value", "Use torch.fx for graphs.")
 PyTorchFileReader = absent_class("torch._C", "PyTorchFileReader", "Use torch.load, or the zipfile module.")

@@ -171,9 +171,18 @@ class BackwardEngine:
                 if stream != streams[index]:
                     with wait_reason(_explain_final_wait, stream, streams[index]):
                         make_stream_wait(streams[index], stream.record_event())
-        for callback in self.final_callbacks:  # a callback may append more
-            callback()
+        if self.final_callbacks:
+            self.call_back(outer_engine, outer_recording)
         return self.captured_grads
+
+    def call_back(self, outer_engine: BackwardEngine | None, outer_recording: bool) -> None:
+        """Call the final callbacks. The run stays active meanwhile, because a callback may queue more."""
+        mode.recording, mode.engine = self.create_graph, self
+        try:
+            for callback in self.final_callbacks:
+                callback()
+        finally:
+            mode.recording, mode.engine = outer_recording, outer_engine
 
     @staticmethod
     def charge_steps(
