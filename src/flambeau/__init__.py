@@ -138,7 +138,7 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "Future": "flambeau.futures", "lobpcg": "flambeau.linalg._lobpcg",
     "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",
     "doctor": "flambeau.runtime.devices.doctor", "autocast": "flambeau.amp",
-    "classes": "", "_VF": "", "segment_reduce": "flambeau.tensor.functions.segments",
+    "classes": "", "_VF": "", "segment_reduce": "flambeau.tensor.sparse.segments",
     "export": "", "nested": "", "masked": "", "signal": "", "torch_version": "",
     "_vmap_internals": "", "_functorch": "", "_guards": "",
     "from_file": "flambeau.tensor.storages", "StorageBase": "flambeau.tensor.storages",

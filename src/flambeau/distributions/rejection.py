@@ -118,7 +118,7 @@ def draw_binomial(count: Tensor, probs: Tensor, generator: Generator | None = No
     Args:
         count: Numbers of trials, as floating-point numbers.
         probs: Probabilities of success.
-        generator: Where the numbers come from.
+        generator: The generator of the numbers; the device's without it.
     """
     where = functions["where"]
     count, probs = count.clone(), probs.clone()

@@ -207,3 +207,11 @@ def test_a_tensor_made_to_require_a_gradient_is_a_leaf() -> None:
 def test_unknown_keyword_is_refused() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'foo'"):
         flambeau.zeros(1, foo=1)
+
+
+@given(st.floats(-1e6, 1e6, width=32), st.floats(-1e6, 1e6, width=32), st.integers(1, 300))
+def test_linspace_has_the_bits_of_pytorch(start: float, end: float, steps: int) -> None:
+    """PyTorch's float32 numbers are multiples of a rounded step, which packages read as the spacing."""
+    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        pytest.skip("PyTorch rounds products on processors without fused multiplication and addition")
+    assert flambeau.linspace(start, end, steps).tolist() == torch.linspace(start, end, steps).tolist()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.device import CPU
-from flambeau.core.dtype import BOOL, DTYPES, complex128, dtype, float64, int64
+from flambeau.core.dtype import BOOL, DTYPES, complex64, complex128, dtype, float32, float64, int64
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Body, Expression, Kernel, Launch
 from flambeau.ops.copy import caster
@@ -50,6 +50,20 @@ def _arange_host(launch: Launch) -> Body:
     return body
 
 
+def spaced_operands(start: Any, end: Any, count: int, kind: dtype) -> tuple[Any, Any, Any]:
+    """Return the operands of linspace: both ends and the step between numbers, rounded to `kind` as in PyTorch.
+
+    Each number is a multiple of the rounded step away from an end. So spacings are equal, though the numbers are less
+    exact than with the exact step.
+    """
+    rounded = kind in (float32, float64, complex64, complex128)
+    number: Any = kind.numpy.type if rounded else np.complex128 if kind.is_complex else np.float64
+    with np.errstate(all="ignore"):
+        first, last = number(start), number(end)
+        step = (last - first) / number(count - 1) if count > 1 else number(0)
+    return first.item(), last.item(), step.item()
+
+
 def _linspace_host(launch: Launch) -> Body:
     """Return linspace computed from both ends towards the middle, so that the last number is exactly `end`."""
     (target,) = launch.outputs
@@ -60,8 +74,7 @@ def _linspace_host(launch: Launch) -> Body:
     base = launch.params[3] if len(launch.params) > 3 else None
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
-        start, end = inputs
-        step = (end - start) / (n - 1) if n > 1 else 0.0
+        start, end, step = inputs
         up = np.arange(n, dtype=wide.numpy)
         numbers = np.where(np.arange(n) < half, start + step * up, end - step * (n - 1 - up))
         if n == 1:
@@ -72,9 +85,10 @@ def _linspace_host(launch: Launch) -> Body:
 
 
 def _linspace_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
+    """Infer the results. Operands: both ends and the step (`spaced_operands`)."""
     count, kind, device = params[:3]
     number = complex128 if kind.is_complex else float64
-    return Signature((Meta.contiguous_of((count,), kind, device),), (number, number), params)
+    return Signature((Meta.contiguous_of((count,), kind, device),), (number, number, number), params)
 
 
 def _eye_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -96,12 +110,12 @@ def _sequence_samples(make: Make, kind: dtype) -> Iterable[Sample]:
 
 
 def _linspace_samples(make: Make, kind: dtype) -> Iterable[Sample]:
-    yield (0, 8), (5, kind, CPU)
-    yield (1, 2), (1, kind, CPU)
+    yield (0, 8, 2), (5, kind, CPU)
+    yield (1, 2, 0), (1, kind, CPU)
 
 
 def _logspace_samples(make: Make, kind: dtype) -> Iterable[Sample]:
-    yield (0, 3), (4, kind, CPU, 2.0)
+    yield (0, 3, 1), (4, kind, CPU, 2.0)
 
 
 def _eye_samples(make: Make, kind: dtype) -> Iterable[Sample]:
@@ -114,7 +128,7 @@ _EYE = Expression("i / k0 == i % k0", constants=lambda launch: (launch.params[1]
 
 
 def _linspace_form(of: str) -> Expression:
-    number = "(k0 == 1 ? a : i < k0 / 2 ? a + line(b - a, k0, i) : b - line(b - a, k0, k0 - 1 - i))"
+    number = "(k0 == 1 ? a : i < k0 / 2 ? a + line(c, i) : b - line(c, k0 - 1 - i))"
 
     def constants(launch: Launch) -> Sequence[float]:
         base = launch.params[3:4]

@@ -549,4 +549,7 @@ def _create_spaced(
         raise NotImplementedError(f"\"{name}\" not implemented for 'Bool'")
     # for integer dtypes, between whole numbers
     start, end = checked_scalar(start, kind), checked_scalar(end, kind)
-    return _create_computed(op, (start, end), (count,), kind, own, options)
+    # PyTorch rounds the step of linspace; exponents of logspace stay exact
+    rounding = kind if op is ops.linspace else dtypes.complex128 if kind.is_complex else dtypes.float64
+    operands = ops.spaced_operands(start, end, count, rounding)
+    return _create_computed(op, operands, (count,), kind, own, options)

@@ -38,7 +38,7 @@ class PluginWriter:
         run_name: str | None = None,
         global_step: int | None = None,
     ) -> None:
-        """Write the hyperparameters and the results of a run, to a folder of its own.
+        """Write the hyperparameters and the results of a run, to a separate folder.
 
         Args:
             hparam_dict: Name -> number, string, bool or tensor of one element.

@@ -23,6 +23,7 @@ from tensorboard.plugins.pr_curve.plugin_data_pb2 import PrCurvePluginData
 from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
 from flambeau.core import dtype as dtypes
+from flambeau.core.files import replace_file
 from flambeau.tensor.tensor import Tensor
 
 _MOST_THRESHOLDS = 127  # of precision-recall curves: the plugin's format holds no more
@@ -278,7 +279,7 @@ def build_audio(tag: str, samples: Any, sample_rate: int) -> Any:
         raise AssertionError("input tensor should be 1 dimensional.")
     coded = (samples.clip(-1, 1) * np.iinfo(np.int16).max).astype("<i2")
     file = io.BytesIO()
-    with wave.open(file, "wb") as writer:
+    with wave.Wave_write(file) as writer:
         writer.setnchannels(1)
         writer.setsampwidth(2)
         writer.setframerate(sample_rate)
@@ -354,11 +355,11 @@ def write_embedding(
         _write_sprite(place / "sprite.png", images)
         embedding.sprite.image_path = f"{subfolder}/sprite.png"
         embedding.sprite.single_image_dim.extend([images.shape[3], images.shape[2]])
-    config_path.write_text(text_format.MessageToString(config))
+    replace_file(config_path, text_format.MessageToString(config))
 
 
 def _write_rows(path: Path, rows: Sequence[Sequence[Any]]) -> None:
-    path.write_text("".join(["\t".join(map(str, row)) + "\n" for row in rows]))
+    replace_file(path, "".join(["\t".join(map(str, row)) + "\n" for row in rows]))
 
 
 def _write_sprite(path: Path, images: Any) -> None:
@@ -368,4 +369,6 @@ def _write_sprite(path: Path, images: Any) -> None:
     grid = arrange_in_grid(images, int(np.ceil(len(images) ** 0.5))).transpose(1, 2, 0)
     square = np.zeros((max(grid.shape[:2]),) * 2 + (3,))
     square[: grid.shape[0], : grid.shape[1]] = grid
-    Image.fromarray((square * 255).clip(0, 255).astype(np.uint8)).save(path, format="PNG")
+    file = io.BytesIO()
+    Image.fromarray((square * 255).clip(0, 255).astype(np.uint8)).save(file, format="PNG")
+    replace_file(path, file.getvalue())

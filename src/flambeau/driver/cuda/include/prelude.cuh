@@ -459,10 +459,10 @@ template<class A> __device__ A sinc_(A x) {
   }
 }
 
-// i steps of n - 1 over a gap: what linspace adds to an end.
-template<class A> __device__ A line(A gap, i64 n, i64 i) {
-  if constexpr (is_complex<A>) return {gap.re / (n - 1) * i, gap.im / (n - 1) * i};
-  else return gap / (A)(n - 1) * (A)i;
+// i steps: what linspace adds to an end.
+template<class A> __device__ A line(A step, i64 i) {
+  if constexpr (is_complex<A>) return {step.re * i, step.im * i};
+  else return step * (A)i;
 }
 
 // -- states of reductions ---------------------------------------------------------------------------------------

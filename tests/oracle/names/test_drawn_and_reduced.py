@@ -1,4 +1,4 @@
-"""`segment_reduce`, conversions of compressed indices, draws by rejection, and specs as JSON, beside PyTorch's."""
+"""Compare `segment_reduce`, conversions of compressed indices, draws by rejection, and specs as JSON with PyTorch."""
 
 from __future__ import annotations
 
