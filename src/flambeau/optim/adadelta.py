@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import DecayOptions
-from flambeau.optim.elementwise import ElementwiseOptimizer, zeros
+from flambeau.optim.elementwise import ElementwiseOptimizer, step_lists, zeros
 from flambeau.optim.optimizer import check_least, check_lr
 from flambeau.tensor.tensor import Tensor
 
@@ -67,3 +67,21 @@ class Adadelta(ElementwiseOptimizer):
         self, group: Group, before: Sequence[Any], after: Sequence[Any], fresh: bool
     ) -> DecayOptions:
         return DecayOptions(group["weight_decay"] != 0, group["maximize"])
+
+
+def adadelta(
+    params: list[Tensor], grads: list[Tensor], square_avgs: list[Tensor], acc_deltas: list[Tensor],
+    state_steps: list[Tensor], capturable: bool = False, foreach: bool | None = None,
+    differentiable: bool = False, has_complex: bool = False, *, lr: float, rho: float, eps: float,
+    weight_decay: float, maximize: bool,
+) -> None:  # fmt: skip
+    """Step Adadelta on lists of parameters, gradients and states, which change in place. See `Adadelta`.
+
+    `foreach` and `has_complex` have no effect: every step is one launch.
+    """
+    group = {
+        "capturable": capturable, "differentiable": differentiable, "lr": lr, "rho": rho, "eps": eps,
+        "weight_decay": weight_decay, "maximize": maximize,
+    }  # fmt: skip
+    states: dict[str, list[Any]] = {"square_avg": square_avgs, "acc_delta": acc_deltas, "step": state_steps}
+    step_lists(Adadelta, group, params, grads, states)

@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import DecayOptions
-from flambeau.optim.elementwise import ElementwiseOptimizer, fill_like
+from flambeau.optim.elementwise import ElementwiseOptimizer, fill_like, step_lists
 from flambeau.optim.optimizer import check_least, check_lr, with_values
 from flambeau.tensor.tensor import Tensor
 
@@ -93,3 +93,23 @@ class Adagrad(ElementwiseOptimizer):
         self, group: Group, before: Sequence[Any], after: Sequence[Any], fresh: bool
     ) -> DecayOptions:
         return DecayOptions(group["weight_decay"] != 0, group["maximize"])
+
+
+def adagrad(
+    params: list[Tensor], grads: list[Tensor], state_sums: list[Tensor], state_steps: list[Tensor],
+    fused: bool | None = None, grad_scale: Tensor | None = None, found_inf: Tensor | None = None,
+    has_sparse_grad: bool = False, foreach: bool | None = None, differentiable: bool = False,
+    has_complex: bool = False, *, lr: float, weight_decay: float, lr_decay: float, eps: float,
+    maximize: bool,
+) -> None:  # fmt: skip
+    """Step Adagrad on lists of parameters, gradients and states, which change in place. See `Adagrad`.
+
+    `has_sparse_grad`, `foreach` and `has_complex` have no effect: every step is one launch.
+    """
+    group = {
+        "differentiable": differentiable, "lr": lr, "weight_decay": weight_decay, "lr_decay": lr_decay,
+        "eps": eps, "maximize": maximize,
+        "fused": fused, "grad_scale": grad_scale, "found_inf": found_inf,
+    }  # fmt: skip
+    states: dict[str, list[Any]] = {"sum": state_sums, "step": state_steps}
+    step_lists(Adagrad, group, params, grads, states)

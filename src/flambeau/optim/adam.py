@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import AdamOptions, CountedAdamOptions
-from flambeau.optim.elementwise import ElementwiseOptimizer, zeros
+from flambeau.optim.elementwise import ElementwiseOptimizer, step_lists, zeros
 from flambeau.optim.optimizer import check_betas, check_least, check_lr
 from flambeau.tensor.tensor import Tensor
 
@@ -123,3 +123,28 @@ def _check_kinds(betas: tuple[Any, Any], foreach: bool, capturable: bool) -> Non
                 )
             if beta.numel() != 1:
                 raise ValueError(f"Tensor betas[{i}] must be 1-element")
+
+
+def adam(
+    params: list[Tensor], grads: list[Tensor], exp_avgs: list[Tensor], exp_avg_sqs: list[Tensor],
+    max_exp_avg_sqs: list[Tensor], state_steps: list[Tensor], foreach: bool | None = None,
+    capturable: bool = False, differentiable: bool = False, fused: bool | None = None,
+    grad_scale: Tensor | None = None, found_inf: Tensor | None = None, has_complex: bool = False,
+    decoupled_weight_decay: bool = False, *, amsgrad: bool, beta1: float | Tensor, beta2: float | Tensor,
+    lr: float | Tensor, weight_decay: float, eps: float, maximize: bool,
+) -> None:  # fmt: skip
+    """Step Adam on lists of parameters, gradients and states, which change in place. See `Adam`.
+
+    `foreach` and `has_complex` have no effect: every step is one launch.
+    """
+    group = {
+        "capturable": capturable, "differentiable": differentiable,
+        "decoupled_weight_decay": decoupled_weight_decay, "amsgrad": amsgrad, "betas": (beta1, beta2),
+        "lr": lr, "weight_decay": weight_decay, "eps": eps, "maximize": maximize,
+        "fused": fused, "grad_scale": grad_scale, "found_inf": found_inf,
+    }  # fmt: skip
+    states: dict[str, list[Any]] = {
+        "exp_avg": exp_avgs, "exp_avg_sq": exp_avg_sqs, "max_exp_avg_sq": max_exp_avg_sqs,
+        "step": state_steps,
+    }  # fmt: skip
+    step_lists(Adam, group, params, grads, states)

@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import DecayOptions
-from flambeau.optim.elementwise import ElementwiseOptimizer, zeros
+from flambeau.optim.elementwise import ElementwiseOptimizer, step_lists, zeros
 from flambeau.optim.optimizer import check_betas, check_least, check_lr
 from flambeau.tensor.tensor import Tensor
 
@@ -63,3 +63,21 @@ class Adamax(ElementwiseOptimizer):
         self, group: Group, before: Sequence[Any], after: Sequence[Any], fresh: bool
     ) -> DecayOptions:
         return DecayOptions(group["weight_decay"] != 0, group["maximize"])
+
+
+def adamax(
+    params: list[Tensor], grads: list[Tensor], exp_avgs: list[Tensor], exp_infs: list[Tensor],
+    state_steps: list[Tensor], foreach: bool | None = None, maximize: bool = False,
+    differentiable: bool = False, capturable: bool = False, has_complex: bool = False, *, eps: float,
+    beta1: float, beta2: float, lr: float, weight_decay: float,
+) -> None:  # fmt: skip
+    """Step Adamax on lists of parameters, gradients and states, which change in place. See `Adamax`.
+
+    `foreach` and `has_complex` have no effect: every step is one launch.
+    """
+    group = {
+        "maximize": maximize, "differentiable": differentiable, "capturable": capturable, "eps": eps,
+        "betas": (beta1, beta2), "lr": lr, "weight_decay": weight_decay,
+    }  # fmt: skip
+    states: dict[str, list[Any]] = {"exp_avg": exp_avgs, "exp_inf": exp_infs, "step": state_steps}
+    step_lists(Adamax, group, params, grads, states)

@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import ASGDOptions
-from flambeau.optim.elementwise import ElementwiseOptimizer, zeros
+from flambeau.optim.elementwise import ElementwiseOptimizer, step_lists, zeros
 from flambeau.optim.optimizer import check_least, check_lr
 from flambeau.tensor.tensor import Tensor
 
@@ -73,3 +73,21 @@ class ASGD(ElementwiseOptimizer):
 
     def _options(self, group: Group, before: Sequence[Any], after: Sequence[Any], fresh: bool) -> ASGDOptions:
         return ASGDOptions(group["weight_decay"] != 0, group["maximize"], bool(before[2] != 1))
+
+
+def asgd(
+    params: list[Tensor], grads: list[Tensor], axs: list[Tensor], mus: list[Tensor], etas: list[Tensor],
+    state_steps: list[Tensor], foreach: bool | None = None, maximize: bool = False,
+    differentiable: bool = False, capturable: bool = False, has_complex: bool = False, *, lambd: float,
+    lr: float, t0: float, alpha: float, weight_decay: float,
+) -> None:  # fmt: skip
+    """Step ASGD on lists of parameters, gradients and states, which change in place. See `ASGD`.
+
+    `foreach` and `has_complex` have no effect: every step is one launch.
+    """
+    group = {
+        "maximize": maximize, "differentiable": differentiable, "capturable": capturable, "lambd": lambd,
+        "lr": lr, "t0": t0, "alpha": alpha, "weight_decay": weight_decay,
+    }  # fmt: skip
+    states: dict[str, list[Any]] = {"ax": axs, "mu": mus, "eta": etas, "step": state_steps}
+    step_lists(ASGD, group, params, grads, states)

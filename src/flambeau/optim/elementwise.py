@@ -18,6 +18,7 @@ from flambeau.core.flags import flags
 from flambeau.ops.multi_tensor.foreach import Foreach
 from flambeau.optim.counters import Counters, read, write
 from flambeau.optim.optimizer import Optimizer, evaluate_closure, without_recording
+from flambeau.tape.mode import mode
 from flambeau.tensor.arguments.public import functions as public
 from flambeau.tensor.functions import creation
 from flambeau.tensor.functions.foreach_update import copy, update
@@ -25,6 +26,8 @@ from flambeau.tensor.tensor import Tensor
 
 FUSED_DEVICES = "['mps', 'cuda', 'xpu', 'hpu', 'cpu', 'mtia', 'privateuseone']"
 CAPTURABLE_DEVICES = "['cuda', 'xpu', 'hpu', 'privateuseone', 'xla']"
+
+Pairs = Sequence[tuple[Tensor, Tensor]]  # parameters and their gradients
 
 
 class Numbers:
@@ -125,13 +128,16 @@ class ElementwiseOptimizer(Optimizer):
         """Change each parameter that has a gradient. A closure evaluates the model again and returns the loss."""
         loss = evaluate_closure(closure)
         for group in self.param_groups:
-            if group.get("differentiable"):
-                self._step_by_tensors(group)
-            elif group.get("capturable"):
-                self._step_on_device(group)
-            else:
-                self._step_at_once(group)
+            self._step_group(group, [(p, grad) for p in group["params"] if (grad := p.grad) is not None])
         return loss
+
+    def _step_group(self, group: dict[str, Any], pairs: Pairs) -> None:
+        if group.get("differentiable"):
+            self._step_by_tensors(group, pairs)
+        elif group.get("capturable"):
+            self._step_on_device(group, pairs)
+        else:
+            self._step_at_once(group, pairs)
 
     def _state_of(
         self, group: dict[str, Any], p: Tensor, names: Sequence[str]
@@ -155,17 +161,14 @@ class ElementwiseOptimizer(Optimizer):
                 state[name] = value
         return state, True
 
-    def _step_at_once(self, group: dict[str, Any]) -> None:
+    def _step_at_once(self, group: dict[str, Any], pairs: Pairs) -> None:
         """Step with launches over lists and scalars computed on the host. See Note [One formula, three readings]."""
         names = self._states(group)
         plain = _with_numbers(group)
         batches: dict[Any, list[list[Tensor]]] = {}
         decided: dict[Any, tuple[float, ...]] = {}
         kept = self._counters
-        for p in group["params"]:
-            grad = p.grad
-            if grad is None:
-                continue
+        for p, grad in pairs:
             if grad.meta.sparse:
                 self._step_sparse(plain, p, grad)
                 continue
@@ -192,13 +195,10 @@ class ElementwiseOptimizer(Optimizer):
                 self.record, [*zip(*rows, strict=True)], scalars, self._options(plain, before, after, fresh)
             )
 
-    def _step_by_tensors(self, group: dict[str, Any]) -> None:
+    def _step_by_tensors(self, group: dict[str, Any], pairs: Pairs) -> None:
         """Update one parameter after the other, with counters as tensors. The step is recorded if recording is on."""
         names = self._states(group)
-        for p in group["params"]:
-            grad = p.grad
-            if grad is None:
-                continue
+        for p, grad in pairs:
             if grad.meta.sparse:
                 self._step_sparse(group, p, grad)
                 continue
@@ -223,18 +223,15 @@ class ElementwiseOptimizer(Optimizer):
         """Return the options of the formula `counted`. `rates` are the learning rates that lie on the device."""
         raise NotImplementedError
 
-    def _step_on_device(self, group: dict[str, Any]) -> None:
+    def _step_on_device(self, group: dict[str, Any], pairs: Pairs) -> None:
         """Step with launches over lists and with counters that stay on the device."""
         numbers = [v for k, v in group.items() if k not in ("params", "lr")]
         if self.counted is None or _has_tensors(numbers) or not _is_on_device(group["lr"]):
-            self._step_by_tensors(group)
+            self._step_by_tensors(group, pairs)
             return
         names = self._states(group)
         batches: dict[Any, list[tuple[list[Tensor], list[Tensor]]]] = {}
-        for p in group["params"]:
-            grad = p.grad
-            if grad is None:
-                continue
+        for p, grad in pairs:
             if grad.meta.sparse:
                 self._step_sparse(group, p, grad)
                 continue
@@ -300,6 +297,75 @@ class ElementwiseOptimizer(Optimizer):
                 for name in self.counters:  # numbers in PyTorch's oldest checkpoints
                     if isinstance(kept.get(name), int | float):
                         kept[name] = self._counter(group, p, float(kept[name]))
+
+
+def step_lists(
+    kind: type[ElementwiseOptimizer],
+    group: dict[str, Any],
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    states: dict[str, list[Any]],
+) -> None:
+    """Step an optimizer's formula on lists of parameters, gradients and states.
+
+    Operators record the step if recording is on and a tensor requires gradients.
+
+    Args:
+        kind: The optimizer's class.
+        group: The options of a parameter group.
+        params, grads: The parameters, which the step changes, and their gradients.
+        states: Name of a state or counter -> its tensor for each parameter. A step changes these tensors; None becomes
+            a new one.
+
+    Raises:
+        AssertionError: If the group has a scale of gradients, or `found_inf`, but is not fused.
+        IndexError: If a list is shorter than `params`.
+        RuntimeError: If a step count is not a tensor.
+        ValueError: If a parameter is listed twice.
+    """
+    optimizer = kind.__new__(kind)
+    used = {name: states[name] for name in (*kind.counters, *optimizer._states(group))}
+    _check_lists(params, {"grads": grads, **used})
+    rows = [dict(zip(used, row, strict=True)) for row in zip(*used.values(), strict=False)]
+    optimizer.state = dict(zip(params, [dict(row) for row in rows], strict=False))  # type: ignore[assignment]
+    tensors = [*params, *grads[: len(params)], *[t for row in rows for t in row.values() if t is not None]]
+    if not _unscale(grads[: len(params)], group):
+        return
+    recorded = mode.recording and any(t.requires_grad for t in tensors)
+    group = group | {"differentiable": group.get("differentiable") or recorded}
+    optimizer._step_group(group, [*zip(params, grads, strict=False)])
+    for i, p in enumerate(params):
+        for name, values in used.items():
+            new, old = optimizer.state[p][name], values[i]
+            if old is None:
+                values[i] = new
+            elif new is not old:
+                old.copy_(new)  # the step read a counter on a device by a copy on the CPU
+
+
+def _check_lists(params: Sequence[Tensor], lists: dict[str, Sequence[Any]]) -> None:
+    if len({id(p) for p in params}) != len(params):
+        raise ValueError("a parameter is listed twice: call the function once for each of its gradients")
+    for name, values in lists.items():
+        if len(values) < len(params):
+            raise IndexError(f"list index out of range: {len(params)} params, but {len(values)} of {name}")
+    if not all(isinstance(t, Tensor) for t in lists.get("step", ())):
+        raise RuntimeError("API has changed, `state_steps` argument must contain a list of singleton tensors")
+
+
+def _unscale(grads: Sequence[Tensor], group: dict[str, Any]) -> bool:
+    """Divide gradients in place by the scale of a GradScaler. Return False if the step must be skipped."""
+    scale, found_inf = group.pop("grad_scale", None), group.pop("found_inf", None)
+    if not group.get("fused") and (scale is not None or found_inf is not None):
+        raise AssertionError(
+            "Expected grad_scale and found_inf to be None, because fused is not True: unscale the gradients first"
+        )
+    if found_inf is not None and found_inf.item():
+        return False
+    if scale is not None:
+        for grad in grads:
+            grad.div_(scale.to(grad.device))  # type: ignore[attr-defined]
+    return True
 
 
 def zeros(p: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import DecayOptions
-from flambeau.optim.elementwise import ElementwiseOptimizer, zeros
+from flambeau.optim.elementwise import ElementwiseOptimizer, step_lists, zeros
 from flambeau.optim.optimizer import check_betas, check_least, check_lr
 from flambeau.tensor.tensor import Tensor
 
@@ -87,3 +87,25 @@ class NAdam(ElementwiseOptimizer):
         self, group: Group, before: Sequence[Any], after: Sequence[Any], fresh: bool
     ) -> DecayOptions:
         return DecayOptions(group["weight_decay"] != 0, group["maximize"], group["decoupled_weight_decay"])
+
+
+def nadam(
+    params: list[Tensor], grads: list[Tensor], exp_avgs: list[Tensor], exp_avg_sqs: list[Tensor],
+    mu_products: list[Tensor], state_steps: list[Tensor], decoupled_weight_decay: bool = False,
+    foreach: bool | None = None, capturable: bool = False, differentiable: bool = False,
+    has_complex: bool = False, maximize: bool = False, *, beta1: float, beta2: float, lr: float,
+    weight_decay: float, momentum_decay: float, eps: float,
+) -> None:  # fmt: skip
+    """Step NAdam on lists of parameters, gradients and states, which change in place. See `NAdam`.
+
+    `foreach` and `has_complex` have no effect: every step is one launch.
+    """
+    group = {
+        "decoupled_weight_decay": decoupled_weight_decay, "capturable": capturable,
+        "differentiable": differentiable, "maximize": maximize, "betas": (beta1, beta2), "lr": lr,
+        "weight_decay": weight_decay, "momentum_decay": momentum_decay, "eps": eps,
+    }  # fmt: skip
+    states: dict[str, list[Any]] = {
+        "exp_avg": exp_avgs, "exp_avg_sq": exp_avg_sqs, "mu_product": mu_products, "step": state_steps,
+    }  # fmt: skip
+    step_lists(NAdam, group, params, grads, states)

@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import RAdamOptions
-from flambeau.optim.elementwise import ElementwiseOptimizer, zeros
+from flambeau.optim.elementwise import ElementwiseOptimizer, step_lists, zeros
 from flambeau.optim.optimizer import check_betas, check_least, check_lr
 from flambeau.tensor.tensor import Tensor
 
@@ -87,3 +87,22 @@ def _lengths(beta2: Any, step: Any) -> tuple[Any, Any]:
     """Return the length of the squares' average as a simple moving average: in the end, and at this step."""
     longest = 2 / (1 - beta2) - 1
     return longest, longest - 2 * step * beta2**step / (1 - beta2**step)
+
+
+def radam(
+    params: list[Tensor], grads: list[Tensor], exp_avgs: list[Tensor], exp_avg_sqs: list[Tensor],
+    state_steps: list[Tensor], decoupled_weight_decay: bool = False, foreach: bool | None = None,
+    differentiable: bool = False, capturable: bool = False, has_complex: bool = False,
+    maximize: bool = False, *, beta1: float, beta2: float, lr: float, weight_decay: float, eps: float,
+) -> None:  # fmt: skip
+    """Step RAdam on lists of parameters, gradients and states, which change in place. See `RAdam`.
+
+    `foreach` and `has_complex` have no effect: every step is one launch.
+    """
+    group = {
+        "decoupled_weight_decay": decoupled_weight_decay, "differentiable": differentiable,
+        "capturable": capturable, "maximize": maximize, "betas": (beta1, beta2), "lr": lr,
+        "weight_decay": weight_decay, "eps": eps,
+    }  # fmt: skip
+    states: dict[str, list[Any]] = {"exp_avg": exp_avgs, "exp_avg_sq": exp_avg_sqs, "step": state_steps}
+    step_lists(RAdam, group, params, grads, states)

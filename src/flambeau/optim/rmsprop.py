@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import RMSpropOptions
-from flambeau.optim.elementwise import ElementwiseOptimizer, zeros
+from flambeau.optim.elementwise import ElementwiseOptimizer, step_lists, zeros
 from flambeau.optim.optimizer import check_least, check_lr
 from flambeau.tensor.tensor import Tensor
 
@@ -73,3 +73,26 @@ class RMSprop(ElementwiseOptimizer):
     ) -> RMSpropOptions:
         decay = group["weight_decay"] != 0
         return RMSpropOptions(group["momentum"] > 0, group["centered"], decay, group["maximize"])
+
+
+def rmsprop(
+    params: list[Tensor], grads: list[Tensor], square_avgs: list[Tensor], grad_avgs: list[Tensor],
+    momentum_buffer_list: list[Tensor], state_steps: list[Tensor], foreach: bool | None = None,
+    maximize: bool = False, differentiable: bool = False, capturable: bool = False,
+    has_complex: bool = False, *, lr: float, alpha: float, eps: float, weight_decay: float,
+    momentum: float, centered: bool,
+) -> None:  # fmt: skip
+    """Step RMSprop on lists of parameters, gradients and states, which change in place. See `RMSprop`.
+
+    `foreach` and `has_complex` have no effect: every step is one launch.
+    """
+    group = {
+        "maximize": maximize, "differentiable": differentiable, "capturable": capturable, "lr": lr,
+        "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum,
+        "centered": centered,
+    }  # fmt: skip
+    states: dict[str, list[Any]] = {
+        "square_avg": square_avgs, "grad_avg": grad_avgs, "momentum_buffer": momentum_buffer_list,
+        "step": state_steps,
+    }  # fmt: skip
+    step_lists(RMSprop, group, params, grads, states)

@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import RpropOptions
-from flambeau.optim.elementwise import ElementwiseOptimizer, fill_like, zeros
+from flambeau.optim.elementwise import ElementwiseOptimizer, fill_like, step_lists, zeros
 from flambeau.optim.optimizer import check_lr
 from flambeau.tensor.tensor import Tensor
 
@@ -65,3 +65,21 @@ class Rprop(ElementwiseOptimizer):
         self, group: Group, before: Sequence[Any], after: Sequence[Any], fresh: bool
     ) -> RpropOptions:
         return RpropOptions(group["maximize"])
+
+
+def rprop(
+    params: list[Tensor], grads: list[Tensor], prevs: list[Tensor], step_sizes: list[Tensor],
+    state_steps: list[Tensor], foreach: bool | None = None, capturable: bool = False,
+    maximize: bool = False, differentiable: bool = False, has_complex: bool = False, *,
+    step_size_min: float, step_size_max: float, etaminus: float, etaplus: float,
+) -> None:  # fmt: skip
+    """Step Rprop on lists of parameters, gradients and states, which change in place. See `Rprop`.
+
+    `foreach` and `has_complex` have no effect: every step is one launch.
+    """
+    group = {
+        "capturable": capturable, "maximize": maximize, "differentiable": differentiable,
+        "step_sizes": (step_size_min, step_size_max), "etas": (etaminus, etaplus),
+    }  # fmt: skip
+    states: dict[str, list[Any]] = {"prev": prevs, "step_size": step_sizes, "step": state_steps}
+    step_lists(Rprop, group, params, grads, states)

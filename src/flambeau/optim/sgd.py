@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import SGDOptions
-from flambeau.optim.elementwise import ElementwiseOptimizer, zeros
+from flambeau.optim.elementwise import ElementwiseOptimizer, step_lists, zeros
 from flambeau.tensor.tensor import Tensor
 
 Group = dict[str, Any]
@@ -92,3 +92,22 @@ class SGD(ElementwiseOptimizer):
         return SGDOptions(
             momentum, group["nesterov"], group["weight_decay"] != 0, group["maximize"], momentum and fresh
         )
+
+
+def sgd(
+    params: list[Tensor], d_p_list: list[Tensor], momentum_buffer_list: list[Tensor | None],
+    has_sparse_grad: bool = False, foreach: bool | None = None, fused: bool | None = None,
+    grad_scale: Tensor | None = None, found_inf: Tensor | None = None, *, weight_decay: float,
+    momentum: float, lr: float, dampening: float, nesterov: bool, maximize: bool,
+) -> None:  # fmt: skip
+    """Step SGD on lists of parameters, gradients and states, which change in place. See `SGD`.
+
+    `has_sparse_grad` and `foreach` have no effect: every step is one launch.
+    """
+    group = {
+        "weight_decay": weight_decay, "momentum": momentum, "lr": lr, "dampening": dampening,
+        "nesterov": nesterov, "maximize": maximize,
+        "fused": fused, "grad_scale": grad_scale, "found_inf": found_inf,
+    }  # fmt: skip
+    states: dict[str, list[Any]] = {"momentum_buffer": momentum_buffer_list}
+    step_lists(SGD, group, params, d_p_list, states)
