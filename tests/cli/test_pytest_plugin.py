@@ -89,7 +89,7 @@ def test_a_conftest_may_import_torch(tmp_path, more):
     assert "1 passed" in text
 
 
-def test_the_example_with_a_wait_taken_out_fails(tmp_path):
+def test_the_example_with_a_wait_taken_out_fails_until_its_fix_is_applied(tmp_path):
     text = (EXAMPLE / "prefetch.py").read_text()
     without = text.replace("current.wait_stream(self._stream)", "pass")
     assert without != text
@@ -97,11 +97,15 @@ def test_the_example_with_a_wait_taken_out_fails(tmp_path):
     (tmp_path / "test_it.py").write_text((EXAMPLE / "tests" / "test_prefetch.py").read_text())
     status, said = run(tmp_path, "--virtual-gpus=2")
     assert status == 1
-    assert (
-        "RaceError" in said
-        and "side stream 1 of cuda:0, created at prefetch.py:13, has no name there; prefetch.py:20 calls it self._stream"
-        in said
-    )
+    assert "RaceError" in said
+    line, fix = re.search(r"Fix: Before prefetch\.py:(\d+) insert: (.*)", said).groups()
+    assert fix == "torch.cuda.default_stream(self._stream.device).wait_stream(self._stream)"
+    lines = without.splitlines(keepends=True)
+    indent = re.match(" *", lines[int(line) - 1]).group()
+    lines.insert(int(line) - 1, f"{indent}{fix}\n")
+    (tmp_path / "prefetch.py").write_text("".join(lines))
+    status, said = run(tmp_path, "--virtual-gpus=2")
+    assert status == 0, said
 
 
 def test_each_failing_schedule_has_a_line_that_replays_it(tmp_path):
