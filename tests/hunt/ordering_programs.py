@@ -95,6 +95,22 @@ PROGRAMS["adopting_a_compiled_result"] = adopting(
 )
 
 
+@program
+def replayed_result_on_a_side_stream():
+    """A graph's next run overwrites a result that a side stream still reads, unless it waits."""
+    (side,) = streams(1)
+    replayed = torch.compile(lambda x: x.abs() + 1, mode="reduce-overhead")
+    x = full(2)
+    for _ in range(4):  # eagerly, captured, and replayed
+        y = replayed(x)
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        z = y * 2
+    replayed(x)
+    torch.cuda.current_stream().wait_stream(side)
+    return z.tolist()
+
+
 def by_address(leave):
     """A tensor's address leaves: whoever has it may use the memory on any stream."""
 
