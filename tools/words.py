@@ -67,11 +67,12 @@ def is_participle(name: str) -> bool:
 def public() -> set[str]:
     """Return the names that PyTorch has too: they are not ours to choose.
 
-    The lists of names lack `torch.profiler.profile`, `TypedStorage.untyped` and the contexts of `multiprocessing`.
+    The lists of names lack `torch.profiler.profile`, `TypedStorage.untyped`, `Stateful`,
+    `StorageWeakRef.expired` and the contexts of `multiprocessing`.
     """
     pages = ("torch_names", "torch_modules", "cuda_names")
     lines = "".join((ROOT / f"tests/goldens/{page}.txt").read_text() for page in pages)
-    return {"SpawnContext", "locked", "profile", "untyped"} | {
+    return {"SpawnContext", "Stateful", "expired", "locked", "profile", "untyped"} | {
         part for line in lines.split() for part in line.split(".")
     }
 

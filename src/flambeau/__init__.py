@@ -38,6 +38,7 @@ from flambeau.core import dtype as _dtypes
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import (
+    AcceleratorError,
     DriverError,
     HostMemoryError,
     InvalidAddressError,

@@ -385,6 +385,16 @@ class _SavedArgument:
         return restored
 
 
+class InplaceFunction(Function):
+    """A Function with a mark that PyTorch keeps for old programs. Use `Function`, and `ctx.mark_dirty` for inputs that
+    change.
+    """
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.inplace = inplace
+
+
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a `backward` that cannot be differentiated itself: a walk through its results raises RuntimeError."""
 

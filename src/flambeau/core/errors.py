@@ -41,7 +41,13 @@ class KernelPending(Exception):
         self.is_compiling, self.wait = is_compiling, wait
 
 
-class DriverError(RuntimeError):
+class AcceleratorError(RuntimeError):
+    """The error that PyTorch raises if a device reports a failure; Flambeau raises `DriverError`, a subclass."""
+
+    __module__ = "flambeau"
+
+
+class DriverError(AcceleratorError):
     """The error raised if a driver call fails. The text names the call, its code and the device.
 
     Attributes:

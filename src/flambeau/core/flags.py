@@ -22,7 +22,7 @@ class Flags:
         "float16_accumulation", "float16_reductions",
         "float32_matmul_precision", "launch_blocking",
         "matmul_allow_tf32", "memory_subscribed", "mha_fastpath", "portable_random", "precisions", "profiled",
-        "recorded", "rnn_allow_tf32", "sync_debug_mode",
+        "recorded", "rnn_allow_tf32", "sync_debug_mode", "warn_always",
     )  # fmt: skip
 
     _subscribers: list[Callable[[], None]]
@@ -55,6 +55,8 @@ class Flags:
     mha_fastpath: bool  # only read by programs
     portable_random: bool  # in which grid CUDA generators draw travels in each launch's params
 
+    warn_always: bool  # only read by programs: every call warns, as far as Python's filters let it
+
     def __init__(self) -> None:
         put = object.__setattr__
         put(self, "_subscribers", [])
@@ -76,6 +78,7 @@ class Flags:
         put(self, "default_dtype", float32)
         put(self, "launch_blocking", False)
         put(self, "sync_debug_mode", 0)
+        put(self, "warn_always", False)
         put(self, "profiled", False)
         put(self, "memory_subscribed", False)
         put(self, "recorded", False)

@@ -6,6 +6,7 @@ processes (queues, pipes, arguments of processes, managers), and with no other p
 
 from __future__ import annotations
 
+import weakref
 from multiprocessing import reduction, resource_sharer  # noqa: F401 (so early: no thread may be in it when we fork)
 from typing import Any
 
@@ -26,8 +27,9 @@ from flambeau.tensor.storages import Face, TypedStorage, UntypedStorage
 from flambeau.tensor.tensor import Tensor
 
 __all__ = [
-    "init_reductions", "rebuild_cuda_tensor", "rebuild_event", "rebuild_storage_empty", "rebuild_storage_fd",
-    "rebuild_storage_filename", "rebuild_tensor", "reduce_event", "reduce_storage", "reduce_tensor",
+    "StorageWeakRef", "init_reductions", "rebuild_cuda_tensor", "rebuild_event", "rebuild_storage_empty",
+    "rebuild_storage_fd", "rebuild_storage_filename", "rebuild_tensor", "reduce_event", "reduce_storage",
+    "reduce_tensor",
 ]  # fmt: skip
 
 
@@ -187,6 +189,34 @@ def rebuild_storage_filename(name: str, size: int) -> Storage:
 def rebuild_storage_empty() -> Storage:
     """Return a storage of no bytes."""
     return UntypedStorage(0)._row.memory
+
+
+class StorageWeakRef:
+    """A weak reference to the memory of a storage, whichever objects show it. Of equal memory they are equal.
+
+    Args:
+        storage: The storage.
+
+    Attributes:
+        cdata: A number of the memory, which no other memory gets while a reference of it lives.
+    """
+
+    __slots__ = ("_reference", "cdata")
+
+    def __init__(self, storage: Any) -> None:
+        memory: Storage = storage._row.memory if isinstance(storage, Face) else storage
+        self._reference = weakref.ref(memory)  # one object for each memory
+        self.cdata = id(self._reference)
+
+    def expired(self) -> bool:
+        """Return True if the memory has been freed."""
+        return self._reference() is None
+
+    def __hash__(self) -> int:
+        return self.cdata
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StorageWeakRef) and self.cdata == other.cdata
 
 
 # -- events -----------------------------------------------------------------------------------------------

@@ -11,6 +11,27 @@ from flambeau.runtime import current, system
 from flambeau.runtime.devices import blas_threads
 from flambeau.tensor.arguments.public import function
 
+# -- warnings ---------------------------------------------------------------------------------------------------
+
+
+@function
+def set_warn_always(b: Any, /) -> None:
+    """Set what `is_warn_always_enabled` returns. Flambeau warns at every call, so Python's filters alone decide.
+
+    Raises:
+        RuntimeError: If `b` is not a bool.
+    """
+    if not isinstance(b, bool):
+        raise RuntimeError(f"setWarnOnlyOnce expects a bool, but got {type(b).__name__}")
+    flags.warn_always = b
+
+
+@function
+def is_warn_always_enabled() -> bool:
+    """Return True if `set_warn_always` was last called with True."""
+    return flags.warn_always
+
+
 # -- the default device -----------------------------------------------------------------------------------------
 
 

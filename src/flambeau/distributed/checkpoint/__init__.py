@@ -13,8 +13,8 @@ from flambeau.distributed.checkpoint.names import *  # noqa: F403
 
 _absent = _lacking("torch.distributed.checkpoint")
 _MODULES = (
-    "default_planner", "filesystem", "format_utils", "hf_storage", "optimizer", "planner", "state_dict",
-    "state_dict_loader", "state_dict_saver", "storage",
+    "default_planner", "filesystem", "format_utils", "hf_storage", "metadata", "optimizer", "planner", "state_dict",
+    "state_dict_loader", "state_dict_saver", "stateful", "storage",
 )  # fmt: skip
 
 
