@@ -51,9 +51,9 @@ Parts of packages' own test suites, which need minutes and no download, on Flamb
 virtual GPUs and on PyTorch's CPU build. `ecosystem/suites.toml` names the parts. gpytorch's run
 without TF32 rounding. Its six failures and that of opt_einsum are tests that do nothing, or
 something else, without a GPU. gpytorch's move priors to the GPU: two use attributes that the
-classes lack, and the other four stop on PyTorch's meta device in the same way. opt_einsum's expects
-that arrays share the memory of cached tensors, as on the CPU alone; it passes with `--devices 0`.
-zuko's failure is also PyTorch's.
+classes lack. Three of the other four stop on PyTorch's meta device in the same way; in the fourth,
+LKJ's, `eta` stays on the CPU there. opt_einsum's expects that arrays share the memory of cached
+tensors, as on the CPU alone; it passes with `--devices 0`. zuko's failure is also PyTorch's.
 
 ```
 python -m ecosystem.suites FOLDER --python PYTHON --reference PYTHON   # FOLDER has the unpacked sources
