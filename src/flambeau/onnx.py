@@ -31,4 +31,9 @@ ExportableModule = absent_class("torch.onnx", "ExportableModule", _ADVICE)
 InputObserver = absent_class("torch.onnx", "InputObserver", _ADVICE)
 ONNXProgram = absent_class("torch.onnx", "ONNXProgram", _ADVICE)
 
+JitScalarType = absent_class("torch.onnx", "JitScalarType", _ADVICE)
+register_custom_op_symbolic = absent_function("torch.onnx", "register_custom_op_symbolic", _ADVICE)
+select_model_mode_for_export = absent_function("torch.onnx", "select_model_mode_for_export", _ADVICE)
+unregister_custom_op_symbolic = absent_function("torch.onnx", "unregister_custom_op_symbolic", _ADVICE)
+
 explain_absent_names(globals(), "torch.onnx")

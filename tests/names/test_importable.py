@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import sys
 from pathlib import Path
 
@@ -102,11 +104,30 @@ def test_tensorboard_without_its_package(monkeypatch: pytest.MonkeyPatch) -> Non
         __import__("flambeau.utils.tensorboard")
 
 
+@pytest.mark.parametrize("name", ["ao.quantization", "quantization", "onnx", "backends.mps"])
+def test_public_names_of_pytorch_exist(name: str) -> None:
+    theirs, ours = importlib.import_module(f"torch.{name}"), importlib.import_module(f"flambeau.{name}")
+    names = getattr(theirs, "__all__", None) or [
+        n for n in vars(theirs) if n.startswith(("default_", "get_"))
+    ]
+    values = {n: getattr(theirs, n, None) for n in names}
+    public = {n for n, value in values.items() if value is not None and not inspect.ismodule(value)}
+    assert len(public) > 4
+    assert public - set(dir(ours)) == set()
+
+
+def test_apple_gpus_are_absent() -> None:
+    mps = torch.backends.mps
+    assert [mps.is_macos13_or_newer(), mps.is_macos_or_newer(12, 3)] == [False, False]
+
+
 @pytest.mark.parametrize(
     ("call", "advice"),
     [
         (lambda: torch.onnx.export(None, (), "file"), "Export with PyTorch"),
         (lambda: torch.quantization.quantize_dynamic(None), "Quantize with PyTorch"),
+        (lambda: torch.quantization.default_observer(), "Quantize with PyTorch"),
+        (lambda: torch.backends.mps.get_name(), "is_available"),
         (lambda: torch._subclasses.FakeTensorMode(shape_env=object()), "symbolic shapes"),
     ],
 )
