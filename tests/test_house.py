@@ -63,7 +63,7 @@ ROOMS = [
     {"cli"},
     {"shim"},
 ]
-SHARDING = ("_checkpoint", "_composable", "fsdp")
+SHARDING = ("_checkpoint", "_composable", "checkpoint", "fsdp")
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 # ops and tape never import each other; ops sees neither runtime nor observe: records name tensors' metas only.
 OPS_MAY = {"core", "driver.api", "ops"}
