@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 
+import numpy as np
 import pytest
 from support import torch
 
@@ -249,6 +251,40 @@ def test_refusals_are_pytorchs_word_for_word(which):
     with pytest.raises(type(theirs.value)) as ours:
         refusals(flambeau)[which]()
     assert str(ours.value) == str(theirs.value)
+
+
+WRONG = [b"x", "x", None, [], ["x"], 1j, {}, (0.1,), [None], len, np.array([0.1]), 2**64, float("nan"), True]
+REQUIRED = {
+    "CyclicLR": {"base_lr": np.array([0.1]), "max_lr": 0.2, "mode": "exp_range"},
+    "OneCycleLR": {"max_lr": 0.2, "total_steps": 9}, "StepLR": {"step_size": 1},
+    "ExponentialLR": {"gamma": 0.5}, "PolynomialLR": {}, "CosineAnnealingLR": {"T_max": 2}, "ConstantLR": {},
+    "CosineAnnealingWarmRestarts": {"T_0": 2}, "ReduceLROnPlateau": {"patience": 0}, "LinearLR": {},
+}  # fmt: skip
+LISTED = {("OneCycleLR", "pct_start", "ndarray")}  # ValueError as for every other number; PyTorch: TypeError
+
+
+def outcome(lib, name, argument, value, lr):
+    """Return the type of the error of three steps, of which NumPy's are TypeErrors, or None."""
+    try:
+        o = lib.optim.SGD([lib.ones(2, requires_grad=True)], lr=lr, momentum=0.5)
+        s = getattr(lib.optim.lr_scheduler, name)(o, **REQUIRED[name] | {argument: value})
+        for _ in range(3):
+            s.step(*[1.0][: name == "ReduceLROnPlateau"])
+    except Exception as error:
+        assert lib is torch or not type(error).__module__.startswith("numpy")
+        return TypeError if isinstance(error, TypeError) else type(error)
+    return None
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", REQUIRED)
+def test_arguments_of_wrong_types_are_refused_as_by_pytorch(name):
+    for argument in list(inspect.signature(getattr(flambeau.optim.lr_scheduler, name)).parameters)[1:]:
+        for value in WRONG:
+            for lr in (0.1, np.array([0.1])):
+                call = name, argument, value, lr
+                if (name, argument, type(value).__name__) not in LISTED:
+                    assert outcome(flambeau, *call) is outcome(torch, *call), call
 
 
 def test_a_scheduler_of_another_optimizer_is_refused():

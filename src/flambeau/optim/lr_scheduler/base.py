@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
+
 from flambeau.optim.optimizer import Optimizer
 from flambeau.tensor.tensor import Tensor
 
@@ -108,7 +110,15 @@ class LRScheduler:
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         with self._having("_get_lr_called_within_step"):
             closed = getattr(self, "_get_closed_form_lr", None) if epoch is not None else None
-            self._set(self.get_lr() if closed is None else closed())
+            try:
+                rates = self.get_lr() if closed is None else closed()
+            except TypeError as error:
+                if type(error) is TypeError:
+                    raise
+                raise TypeError(
+                    f"a rate or a factor of {type(self).__name__} is not a number: {error}"
+                ) from None
+            self._set(rates)
 
     def _set(self, rates: list[Rate]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
@@ -221,6 +231,7 @@ def for_each_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
 
     Raises:
         ValueError: For a list of another length.
+        TypeError: For a value that is not a number.
     """
     count = len(optimizer.param_groups)
     if not isinstance(value, list | tuple):
@@ -230,7 +241,19 @@ def for_each_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
             f"{name} must have the same length as optimizer.param_groups. {name} has {len(value)} values, "
             f"param_groups has {count}."
         )
+    for v in value:
+        if not is_number(v):
+            raise TypeError(
+                f"{name} must be a number, or a list with one for each group, but got {v!r} of type {type(v).__name__}"
+            )
     return [copy_rate(v) for v in value]
+
+
+def is_number(value: Any) -> bool:
+    """Return True for numbers of any library, and for tensors and arrays of numbers."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.kind in "biufc"
+    return isinstance(value, complex) or hasattr(type(value), "__float__")
 
 
 def _watch(optimizer: Optimizer) -> None:

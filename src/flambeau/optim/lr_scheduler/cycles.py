@@ -12,6 +12,7 @@ from flambeau.optim.lr_scheduler.base import (
     attributes_of,
     check_optimizer,
     for_each_group,
+    is_number,
     put,
 )
 from flambeau.optim.optimizer import Optimizer
@@ -83,7 +84,7 @@ class CyclicLR(MomentumCycle):
         if not self.total_size:
             raise ValueError("step_size_up and step_size_down must not both be zero")
         self.step_ratio = up / self.total_size
-        if mode not in _HEIGHTS and scale_fn is None:
+        if scale_fn is None and not (isinstance(mode, str) and mode in _HEIGHTS):
             raise ValueError("mode is invalid and scale_fn is None")
         self.mode, self.gamma, self._scale_fn_custom = mode, gamma, scale_fn
         self.scale_mode = scale_mode if scale_fn is not None else _HEIGHTS[mode]
@@ -172,7 +173,9 @@ class OneCycleLR(MomentumCycle):
         self.optimizer = optimizer
         self.total_steps = _length(total_steps, epochs, steps_per_epoch)
         if not isinstance(pct_start, float) or pct_start < 0 or pct_start > 1:
-            raise ValueError(f"Expected float between 0 and 1 pct_start, but got {pct_start}")
+            known = isinstance(pct_start, str | bytes) or is_number(pct_start)
+            kind = ValueError if known and not isinstance(pct_start, complex) else TypeError
+            raise kind(f"Expected float between 0 and 1 pct_start, but got {pct_start}")
         self._schedule_phases = _phases(pct_start, self.total_steps, three_phase)
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(
@@ -233,7 +236,8 @@ def _length(total: int | None, epochs: int | None, per_epoch: int | None) -> int
 
 def _positive(name: str, value: Any) -> int:
     if not isinstance(value, int) or value <= 0:
-        raise ValueError(f"Expected positive integer {name}, but got {value}")
+        kind = ValueError if is_number(value) and not isinstance(value, complex) else TypeError
+        raise kind(f"Expected positive integer {name}, but got {value}")
     return value
 
 

@@ -55,10 +55,16 @@ class ReduceLROnPlateau(LRScheduler):
         self._reset()
 
     def _init_is_better(self, mode: str, threshold: float, threshold_mode: str) -> None:
-        if mode not in ("min", "max"):
-            raise ValueError("mode " + mode + " is unknown!")
-        if threshold_mode not in ("rel", "abs"):
-            raise ValueError("threshold mode " + threshold_mode + " is unknown!")
+        for name, value, known in (
+            ("mode", mode, ("min", "max")),
+            ("threshold mode", threshold_mode, ("rel", "abs")),
+        ):
+            if not isinstance(value, str):
+                raise TypeError(
+                    f"{name} must be one of {known}, but got {value!r} of type {type(value).__name__}"
+                )
+            if value not in known:
+                raise ValueError(f"{name} {value} is unknown!")
         self.mode_worse = math.inf if mode == "min" else -math.inf
         self.mode, self.threshold, self.threshold_mode = mode, threshold, threshold_mode
 
