@@ -127,6 +127,7 @@ DIFFERENCES = [
     Listed("refused", "adaptive_max_pool1d|batch_norm", _EMPTY, "sizes and overlaps of a tensor without elements are checked, too"),
     Listed("refused", "bernoulli|tensordot|bucketize|rms_norm", "not implemented for '(Bool|bool|ComplexFloat|ComplexDouble)'",
            "a dtype without kernel is refused for every size"),
+    Listed("refused", "embedding_bag", "an offset is -", "with `include_last_offset`, too, no bag ends before the input"),
     Listed("refused", "nan_to_num_?", "complex", "a replacement is a real number"),
     Listed("refused", "tril_|triu_|masked_fill_|index_fill_|baddbmm_|index_put_?|put_", "^Flambeau: .*more than one element of the written-to tensor",
            "an expanded tensor is refused where the result depends on the order of writes"),

@@ -219,6 +219,16 @@ def test_rearranged_tensors_equal_pytorchs(pattern: str, sizes: dict[str, Any]) 
     assert ours == theirs or (ours[0] == theirs[0] and isinstance(ours, tuple) and isinstance(theirs, tuple))
 
 
+@pytest.mark.parametrize(
+    "pattern", ["... -> (...)", "... -> ...", " -> ", "... -> (...) 1", " -> 1", "() -> ()"]
+)
+def test_rearranged_number_equals_pytorchs(pattern: str) -> None:
+    def of(m: Any) -> Any:
+        return outcome(lambda: tuple(m.func.rearrange(m.ones(()), pattern).shape))
+
+    assert of(flambeau) == of(torch)
+
+
 def test_rearrange_refuses_sizes_that_do_not_fit() -> None:
     x = flambeau.arange(24).reshape(2, 3, 4)
     for pattern, sizes in (

@@ -26,6 +26,9 @@ def rearrange(tensor: Tensor | Sequence[Tensor], pattern: str, **axes_lengths: i
             dimension of size 1, "..." all dimensions that have no name.
         axes_lengths: Sizes of names; of each pair of parentheses at most one name may lack it.
 
+    Returns:
+        A view where possible. A tensor without dimensions is returned unchanged, whatever the right side.
+
     Raises:
         ValueError: If the pattern is malformed or does not fit the tensor.
         TypeError: If a size is not an integer.
@@ -36,6 +39,8 @@ def rearrange(tensor: Tensor | Sequence[Tensor], pattern: str, **axes_lengths: i
     _check_names(left, right, axes_lengths)
     shape = tuple(tensor.shape)
     sizes = _sizes(left, shape, axes_lengths)
+    if not shape:
+        return tensor
     split = tensor.reshape([size for name in _names(left) for size in sizes[name]])
     dims: dict[str, range] = {}
     for name in _names(left):

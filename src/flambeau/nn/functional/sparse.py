@@ -131,7 +131,7 @@ def embedding_bag(
     if weight.dim() != 2:
         raise ValueError(f"weight has to be a 2D Tensor, but got Tensor of dimension {weight.dim()}")
     even = input.dim() == 2 and offsets is None and padding_idx is None and bool(input.numel())
-    places, bags, count = (input.reshape(-1), None, 0) if even else _bags(input, offsets, include_last_offset)
+    places, bags, count = _bags(input, offsets, include_last_offset, mode, even)
     _check_indices(places, "embedding_bag")
     if not weight.dtype.is_floating_point:
         raise RuntimeError(
@@ -169,8 +169,12 @@ def _select_rows(op: Any, weight: Tensor, places: Tensor, scale_grad_by_freq: bo
         ) from None
 
 
-def _bags(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Tensor, Tensor, int]:
-    """Return all indices in one dimension, the bag of each index, and the number of bags."""
+def _bags(
+    input: Tensor, offsets: Tensor | None, last: bool, mode: str, even: bool
+) -> tuple[Tensor, Any, int]:
+    """Return all indices in one dimension, the bag of each index (None if `even`), and the number of bags."""
+    if even:
+        return input.reshape(-1), None, 0
     if input.dim() == 2:
         if offsets is not None:
             raise ValueError(
@@ -188,14 +192,16 @@ def _bags(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Tensor, Te
     if not isinstance(last, bool):
         raise TypeError(argument_type("embedding_bag", "include_last_offset", 8, "bool", last))
     _check_indices(offsets, "embedding_bag")
-    _check_offsets(offsets, input.shape[0])
+    _check_offsets(offsets, input.shape[0], RuntimeError if mode == "sum" else IndexError)
     at = creation.arange(input.shape[0], dtype=offsets.dtype, device=input.device)
     starts = offsets[:-1] if last else offsets
     return input, searchsorted(starts.contiguous(), at, right=True) - 1, starts.shape[0]
 
 
-def _check_offsets(offsets: Tensor, count: int) -> None:
-    """Raise RuntimeError if bags do not begin at 0, or begin behind the input; on a GPU the host does not look."""
+def _check_offsets(offsets: Tensor, count: int, negative: type[Exception]) -> None:
+    """Raise RuntimeError if bags do not begin at 0, or begin behind the input, and `negative` for a negative offset.
+    On a GPU the host does not look.
+    """
     if offsets.device.type != "cpu" or not offsets.numel():
         return
     first, last = int(offsets[0]), int(offsets[-1])
@@ -208,6 +214,9 @@ def _check_offsets(offsets: Tensor, count: int) -> None:
         raise RuntimeError(
             f"offsets[-1] can not be greater than input's length({count}) but got offsets[-1] of {last}"
         )
+    least = int(offsets.min())
+    if least < 0:
+        raise negative(f"index out of range in self: an offset is {least}, before the input's first index")
 
 
 def _joined_evenly(rows: Tensor, mode: str) -> Tensor:

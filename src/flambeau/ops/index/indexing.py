@@ -75,6 +75,13 @@ def _inside(index: Array, size: int) -> Array:
     return places
 
 
+def _check_elements(index: Array, size: int) -> None:
+    """Raise RuntimeError for an index out of range, in the words of PyTorch's selection along dimension 1."""
+    bad = index[(index < 0) | (index >= size)]
+    if bad.size:
+        raise RuntimeError(f"INDICES element is out of DATA bounds, id={bad[0]} axis_dim={size}")
+
+
 def _match_rank(grad: Any, meta: Meta, index: Any) -> Any:
     return grad if meta.ndim else grad.reshape(index.shape)
 
@@ -282,6 +289,10 @@ def _index_select_rule(operands: Sequence[Operand], params: Params) -> Signature
                 f"index_select(): Index to scalar can have only 1 value, got {index.numel} value(s)"
             )
         return Signature((x,), (x, index), (dim,))
+    if index.numel and not x.shape[dim]:  # nothing may be launched that would find the indices wrong
+        if x.ndim == 1:
+            raise IndexError("index out of range in self")
+        raise RuntimeError("index_select(): self indexing axis dim should be positive")
     shape = (*x.shape[:dim], index.numel, *x.shape[dim + 1 :])
     return Signature((Meta.contiguous_of(shape, x.dtype, where),), (x, index), (dim,))
 
@@ -291,7 +302,10 @@ def _index_select_host(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         x = np.atleast_1d(inputs[0])
-        index = _inside(inputs[1].reshape(-1), x.shape[dim])
+        index = inputs[1].reshape(-1)
+        if dim == 1:
+            _check_elements(index, x.shape[dim])
+        index = _inside(index, x.shape[dim])
         np.copyto(outputs[0], x.take(index, dim).reshape(outputs[0].shape))
 
     return body

@@ -173,6 +173,7 @@ def _from_sequence(data: Any, kind: dtype | None) -> Tensor:
         data = _plain(data, len(shape), types)
     inferred = _infer_dtype(types, kind)
     target = kind or inferred
+    _check_integers(types, target)
     if not all(shape):
         return over(np.empty(shape, target.numpy), target)
     source = _wide(inferred, target)
@@ -205,7 +206,7 @@ def _gather(data: Any, shape: tuple[int, ...], depth: int, types: set[Any]) -> N
     if depth == len(shape):
         types.add(type(data))
         return
-    if not _is_sequence(data):
+    if not (_is_sequence(data) or (isinstance(data, Tensor) and data.meta.ndim)):
         raise TypeError("not a sequence")
     if len(data) != shape[depth]:
         raise ValueError(f"expected sequence of length {shape[depth]} at dim {depth} (got {len(data)})")
@@ -263,6 +264,8 @@ def _infer_dtype(types: set[Any], target: dtype | None) -> dtype:
     elements.
     """
     kinds = [_kind_of_type(t, target) for t in types]
+    if kinds and target is not None:  # nothing is promoted, so all kinds of numbers may be mixed
+        return max(kinds, key=lambda kind: kind.category)
     return reduce(dtypes.promote_types, kinds) if kinds else flags.default_dtype
 
 
@@ -285,6 +288,18 @@ def _kind_of_type(kind: Any, target: dtype | None) -> dtype:
     raise TypeError(f"'{kind.__name__}' object cannot be interpreted as an integer")
 
 
+def _check_integers(types: set[Any], target: dtype) -> None:
+    """Raise TypeError for NumPy's numbers that are not integers for PyTorch when `target` is integral."""
+    if target.category != INTEGRAL:
+        return
+    for kind in types:
+        if not isinstance(kind, dtype) and issubclass(kind, np.bool_ | np.integer):
+            if target is dtypes.uint64:
+                raise TypeError(f"an integer is required; got numpy.{kind.__name__}")
+            if kind is np.bool_:
+                raise TypeError("'numpy.bool' object cannot be interpreted as an integer")
+
+
 def _wide(inferred: dtype, target: dtype) -> dtype:
     """Return a wide dtype to read numbers in before they are converted to `target`, so that nothing is lost."""
     if inferred.is_complex:
@@ -295,13 +310,13 @@ def _wide(inferred: dtype, target: dtype) -> dtype:
         return dtypes.float64
     if target is dtypes.uint64:
         return target
-    return dtypes.bool_ if inferred is target is dtypes.bool_ else dtypes.int64
+    return dtypes.bool_ if target is dtypes.bool_ else dtypes.int64
 
 
 def _array(data: Any, source: dtype, target: dtype) -> Array:
     """Return the numbers as an array of dtype `source`. Raises if they do not fit an integral `target`."""
-    try:
-        array = np.array(data, source.numpy)
+    try:  # NumPy checks the range of Python's numbers only
+        array = np.array(data.item() if isinstance(data, np.generic) else data, source.numpy)
     except OverflowError:
         raise ValueError("Overflow when unpacking long long") from None
     if target.category == INTEGRAL and source is not target:
