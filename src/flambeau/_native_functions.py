@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature
 from typing import Any, TypeVar
 
 import flambeau as torch
@@ -241,23 +242,39 @@ def native_dropout(input: Tensor, p: float, train: bool | None) -> tuple[Tensor,
     return input * mask * (0.0 if p == 1.0 else 1.0 / (1.0 - p)), mask
 
 
-def _forward_to_aten(name: str) -> Callable[..., Any]:
-    """Return a function that calls an operator of torch.ops.aten, whose arguments it takes."""
+def _forward_to_aten(name: str, *parameters: str) -> Callable[..., Any]:
+    """Return a function that calls an operator of torch.ops.aten.
+
+    Args:
+        name: The operator.
+        parameters: The names of its parameters, which are positional or keywords.
+    """
 
     def call(*args: Any, **given: Any) -> Any:
         return getattr(torch.ops.aten, name)(*args, **given)
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"Call `torch.ops.aten.{name}`."
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    call.__signature__ = Signature([Parameter(each, kind) for each in parameters])  # type: ignore[attr-defined]
     return call
 
 
-convolution = _forward_to_aten("convolution")
-grid_sampler_2d = _forward_to_aten("grid_sampler_2d")
-grid_sampler_3d = _forward_to_aten("grid_sampler_3d")
-native_batch_norm = _forward_to_aten("native_batch_norm")
-native_group_norm = _forward_to_aten("native_group_norm")
-native_layer_norm = _forward_to_aten("native_layer_norm")
+_SAMPLER = ("input", "grid", "interpolation_mode", "padding_mode", "align_corners")
+convolution = _forward_to_aten(
+    "convolution", "input", "weight", "bias", "stride", "padding", "dilation", "transposed", "output_padding", "groups"
+)  # fmt: skip
+grid_sampler_2d = _forward_to_aten("grid_sampler_2d", *_SAMPLER)
+grid_sampler_3d = _forward_to_aten("grid_sampler_3d", *_SAMPLER)
+native_batch_norm = _forward_to_aten(
+    "native_batch_norm", "input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps"
+)  # fmt: skip
+native_group_norm = _forward_to_aten(
+    "native_group_norm", "input", "weight", "bias", "N", "C", "HxW", "group", "eps"
+)
+native_layer_norm = _forward_to_aten(
+    "native_layer_norm", "input", "normalized_shape", "weight", "bias", "eps"
+)
 
 
 announce({

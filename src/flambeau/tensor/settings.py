@@ -15,7 +15,7 @@ from flambeau.tensor.arguments.public import function
 
 
 @function
-def set_warn_always(b: Any, /) -> None:
+def set_warn_always(b: Any) -> None:
     """Set what `is_warn_always_enabled` returns. Flambeau warns at every call, so Python's filters alone decide.
 
     Raises:

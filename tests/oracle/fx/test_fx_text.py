@@ -372,7 +372,7 @@ def test_public_functions_are_recorded_in_pytorch_form() -> None:
         "lu_solve",
         "spmm",  # `mm` in PyTorch
         "dsmm",
-        *("sym_sqrt", "grouped_mm", "scaled_mm"),  # by their private names in PyTorch
+        *("sym_sqrt", "grouped_mm", "scaled_mm", "scaled_grouped_mm"),  # by their private names in PyTorch
         "sym_sum",  # with its argument in a tuple in PyTorch
     }
     assert all(

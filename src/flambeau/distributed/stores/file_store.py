@@ -48,9 +48,8 @@ class FileStore(Inner, Store):
 
     __module__ = "flambeau.distributed"
 
-    watch: Any = None  # the `FileWatch` of this rank, if the store is that of its process group
-
     def __init__(self, file_name: str, world_size: int = -1) -> None:
+        self.watch: Any = None  # the `FileWatch` of this rank, if the store is that of its process group
         self._timeout = DEFAULT_TIMEOUT
         self._world_size = world_size
         self._log = _Log(file_name)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.nn.functional import loss, normalization, padding, pooling
+from flambeau.nn.functional import loss, normalization, pooling
 from flambeau.nn.functional.sparse import embedding as rows_of
 from flambeau.tensor.arguments.arg_errors import IntOrTuple, IntTuple
-from flambeau.tensor.arguments.public import alias, function
+from flambeau.tensor.arguments.public import function
 from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
@@ -151,6 +151,3 @@ def ctc_loss(
     """Return the connectionist temporal classification loss."""
     how = _REDUCTIONS.get(reduction, "none")
     return loss.ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, how, zero_infinity)
-
-
-alias("native_channel_shuffle", padding.channel_shuffle, as_method=False)

@@ -179,6 +179,6 @@ def assert_int_or_pair(arg: int | Sequence[int], arg_name: str, message: str) ->
         raise AssertionError(message.format(arg_name))
 
 
-for _public in (pixel_shuffle, pixel_unshuffle, channel_shuffle):
+for _public in (pixel_shuffle, pixel_unshuffle, channel_shuffle, native_channel_shuffle):
     function(_public)
 alias("constant_pad_nd", constant_pad, as_method=False)
