@@ -677,6 +677,7 @@ def test_beside_a_gpu_the_defaults_are_the_gpu_and_no_look_for_races(monkeypatch
         strict=False,
         float32_precision=None,
         compile=None,
+        full_traceback=False,
     )
     for no_gpu, found in (("", {}), ("none here", DEFAULTS)):
         monkeypatch.setattr(configuration, "why_no_gpu", lambda no_gpu=no_gpu: no_gpu)
