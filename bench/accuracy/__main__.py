@@ -37,7 +37,7 @@ FAMILIES = {
 SEED = 26
 RESULTS = Path(__file__).parents[1] / "results" / "accuracy"
 HELD_OUT = RESULTS / "h100_seed_27.json"
-OTHER = RESULTS / "h200_seed_29.json"
+OTHER = RESULTS / "h200_seed_32.json"
 TIME_ERRORS = RESULTS.parents[2] / "src/flambeau/driver/virtual/time_errors.json"
 # Commands that ran so often belong to the measured call, not to its preparation.
 _REPEATED = 20
