@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from inspect import Parameter, Signature
 from typing import Any, TypeVar
 
 import flambeau as torch
@@ -228,6 +227,7 @@ def while_loop(
     return values
 
 
+@_by_parser
 def native_dropout(input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
     """Return `input` with elements set to 0 at random and the others divided by 1 - p, and the mask of those kept.
 
@@ -242,39 +242,62 @@ def native_dropout(input: Tensor, p: float, train: bool | None) -> tuple[Tensor,
     return input * mask * (0.0 if p == 1.0 else 1.0 / (1.0 - p)), mask
 
 
-def _forward_to_aten(name: str, *parameters: str) -> Callable[..., Any]:
-    """Return a function that calls an operator of torch.ops.aten.
-
-    Args:
-        name: The operator.
-        parameters: The names of its parameters, which are positional or keywords.
-    """
-
-    def call(*args: Any, **given: Any) -> Any:
-        return getattr(torch.ops.aten, name)(*args, **given)
-
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"Call `torch.ops.aten.{name}`."
-    kind = Parameter.POSITIONAL_OR_KEYWORD
-    call.__signature__ = Signature([Parameter(each, kind) for each in parameters])  # type: ignore[attr-defined]
-    return call
+# -- operators of torch.ops.aten by their own names ---------------------------------------------------------
 
 
-_SAMPLER = ("input", "grid", "interpolation_mode", "padding_mode", "align_corners")
-convolution = _forward_to_aten(
-    "convolution", "input", "weight", "bias", "stride", "padding", "dilation", "transposed", "output_padding", "groups"
-)  # fmt: skip
-grid_sampler_2d = _forward_to_aten("grid_sampler_2d", *_SAMPLER)
-grid_sampler_3d = _forward_to_aten("grid_sampler_3d", *_SAMPLER)
-native_batch_norm = _forward_to_aten(
-    "native_batch_norm", "input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps"
-)  # fmt: skip
-native_group_norm = _forward_to_aten(
-    "native_group_norm", "input", "weight", "bias", "N", "C", "HxW", "group", "eps"
-)
-native_layer_norm = _forward_to_aten(
-    "native_layer_norm", "input", "normalized_shape", "weight", "bias", "eps"
-)
+@_by_parser
+def convolution(
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: IntTuple, padding: IntTuple, dilation: IntTuple,
+    transposed: bool, output_padding: IntTuple, groups: int,
+) -> Tensor:  # fmt: skip
+    """Call `torch.ops.aten.convolution`."""
+    return torch.ops.aten.convolution(
+        input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
+    )
+
+
+@_by_parser
+def grid_sampler_2d(
+    input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Tensor:
+    """Call `torch.ops.aten.grid_sampler_2d`."""
+    return torch.ops.aten.grid_sampler_2d(input, grid, interpolation_mode, padding_mode, align_corners)
+
+
+@_by_parser
+def grid_sampler_3d(
+    input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Tensor:
+    """Call `torch.ops.aten.grid_sampler_3d`."""
+    return torch.ops.aten.grid_sampler_3d(input, grid, interpolation_mode, padding_mode, align_corners)
+
+
+@_by_parser
+def native_batch_norm(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
+    running_var: Tensor | None, training: bool, momentum: float, eps: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Call `torch.ops.aten.native_batch_norm`."""
+    return torch.ops.aten.native_batch_norm(
+        input, weight, bias, running_mean, running_var, training, momentum, eps
+    )
+
+
+@_by_parser
+def native_group_norm(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int, HxW: int,  # noqa: N803
+    group: int, eps: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Call `torch.ops.aten.native_group_norm`."""
+    return torch.ops.aten.native_group_norm(input, weight, bias, N, C, HxW, group, eps)
+
+
+@_by_parser
+def native_layer_norm(
+    input: Tensor, normalized_shape: IntTuple, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, ...]:
+    """Call `torch.ops.aten.native_layer_norm`."""
+    return torch.ops.aten.native_layer_norm(input, normalized_shape, weight, bias, eps)
 
 
 announce({

@@ -61,7 +61,6 @@ DIFFERENT = {
     **dict.fromkeys(("dequantize", "Tensor.to_mkldnn"), "can be named and raise when used"),
     "Tensor.add": OUT, "Tensor.floor_divide": OUT, "Tensor.mul": OUT, "Tensor.sub": OUT, "Tensor.true_divide": OUT,
     "Tensor.subtract_": "deprecated order",
-    "native_batch_norm": OUT,
     "Tensor.contiguous": BY_KEYWORD, "Tensor.cpu": BY_KEYWORD, "Tensor.is_contiguous": BY_KEYWORD,
     "Tensor.new_ones": BY_KEYWORD, "Tensor.new_tensor": BY_KEYWORD,
     "Tensor.cuda": BY_KEYWORD,
