@@ -25,9 +25,12 @@ __all__ = [
     "wrap_torch_function",
 ]  # fmt: skip
 
-_IMPORTED_ON_USE = tuple(
-    [f"flambeau.{name}" for name in ("_native_functions", "_symbolic", "nn.init", "sparse", "special")]
-)
+_IMPORTED_ON_USE = tuple([
+    f"flambeau.{name}" for name in (
+        "_native_functions", "_symbolic", "distributions.rejection", "linalg._lobpcg", "nn.init", "sparse", "special",
+        "tensor.sparse.segments",
+    )
+])  # fmt: skip
 
 
 def has_torch_function(relevant_args: Iterable[Any]) -> bool:

@@ -140,3 +140,6 @@ def draw_binomial(count: Tensor, probs: Tensor, generator: Generator | None = No
 
 
 announce({define.__name__: define for define in (_sample_dirichlet, _standard_gamma, binomial)})
+
+
+announce({"binomial": binomial})

@@ -12,6 +12,7 @@ from flambeau.core.dtype import bool_, float32, float64
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.typeinfo import finfo
 from flambeau.tensor.arguments.public import functions
+from flambeau.tensor.arguments.torch_function import announce
 from flambeau.tensor.functions.linalg import eigh, linalg_qr
 from flambeau.tensor.tensor import Tensor
 
@@ -249,3 +250,6 @@ class EigenSolver:
         steps = self.iparams["niter"]
         is_last = steps >= 0 and self.ivars["istep"] >= steps
         return self.bvars["force_stop"] or is_last or count >= self.iparams["k"]
+
+
+announce({"lobpcg": lobpcg})

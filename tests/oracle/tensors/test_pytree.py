@@ -131,7 +131,7 @@ def test_trees(name: str) -> None:
 
 def test_absent_names_of_trees_are_said_to_be_absent() -> None:
     with pytest.raises(AttributeError, match="Flambeau lacks it"):
-        flambeau.utils._pytree.treespec_dumps  # noqa: B018
+        flambeau.utils._pytree.KeyEntry  # noqa: B018
 
 
 # -- torch.types ----------------------------------------------------------------------------------------

@@ -261,7 +261,8 @@ assert read > 1000, read
 
 WITHOUT_DOORS = {"torch._assert_async"}  # and collectives: they call no override
 OTHER_ARGUMENTS = {  # PyTorch's functions take what Flambeau's take, not what its stand-ins show
-    "torch.frobenius_norm", "torch.linalg.solve_triangular", "torch.where", "torch.Tensor.where",
+    "torch.frobenius_norm", "torch.linalg.solve_triangular", "torch.native_layer_norm", "torch.segment_reduce",
+    "torch.where", "torch.Tensor.where",
 }  # fmt: skip
 
 

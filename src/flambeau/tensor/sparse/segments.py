@@ -158,3 +158,6 @@ def _run(data: Any, reduce: str, starts: Any, sizes: Any, axis: int, initial: An
 
 segment_reduce = accepting(segment_reduce, "segment_reduce")
 announce({"segment_reduce": segment_reduce})
+
+
+announce({"segment_reduce": segment_reduce})
