@@ -114,8 +114,6 @@ def test_other_scales_say_what_to_pass() -> None:
         functional.scaled_mm(a, a.t(), one, kinds.RowWise, one, kinds.TensorWise)
     with pytest.raises(ValueError, match="scale_a must have 1 Float element"):
         functional.scaled_mm(a, a.t(), flambeau.ones(2), kinds.TensorWise, one, kinds.TensorWise)
-    with pytest.raises(AttributeError, match="scaled_mm for each group"):
-        functional.scaled_grouped_mm  # noqa: B018
 
 
 @pytest.mark.parametrize("name", ["tril_indices", "triu_indices"])

@@ -35,6 +35,8 @@ FILES_OF = {
 # Words of PyTorch's public `reduce=`, `op=` and `mode=` arguments. They happen to be names of operators, too.
 ARGUMENT_VALUES = {"sum", "add", "prod", "mean", "min", "max", "amin", "amax", "std", "var", "complex"}
 ALLOWED = {
+    "__init__.py": "names that are imported at their first use",
+    "tensor/arguments/arg_errors.py": "functions whose integers PyTorch converts otherwise, by their public names",
     "driver/host/kernels/native/names.py": "functions of prelude.cuh, by how compilers vectorize them",
     "cli/calibration/microbenchmarks.py": "the calls that are measured",
     "_C/__init__.py": "PyTorch's names of its C++ module, re-exported",

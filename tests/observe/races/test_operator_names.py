@@ -80,8 +80,8 @@ def kernels():
 
 # Public names end with the number of dimensions, or the program's text has the name.
 OTHERS = """
-/ _foreach_scaled _sleep adaptive_avg_pool adaptive_avg_pool_backward adaptive_max_pool adaptive_max_pool_backward avg_pool
-_standard_gamma avg_pool_backward index max_pool max_pool_backward max_unpool max_unpool_backward
+/ _counted_adam _foreach_scaled _sleep adaptive_avg_pool adaptive_avg_pool_backward adaptive_max_pool adaptive_max_pool_backward avg_pool
+avg_pool_backward index max_pool max_pool_backward max_unpool max_unpool_backward
 sparse_csr_mm
 """
 

@@ -30,8 +30,8 @@ STEM = "flambeau_native"
 
 
 def chosen_library() -> str:
-    """Return the value of `FLAMBEAU_NATIVE`; "" if it is not set."""
-    return os.environ.get(VARIABLE, "").strip()
+    """Return the value of `FLAMBEAU_NATIVE`, by default "off"."""
+    return os.environ.get(VARIABLE, "").strip() or "off"
 
 
 def may_have_library() -> bool:
