@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import flambeau
 from flambeau.ops.op import table
 from flambeau.tensor.arguments import public
 from flambeau.testing import operator_page

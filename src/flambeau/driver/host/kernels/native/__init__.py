@@ -1,6 +1,6 @@
 """Native code for CPUs: the CUDA forms of operator definitions, compiled by a C++ compiler into a shared library.
 
-The library is optional. Where it is next to these modules, or `FLAMBEAU_NATIVE` names another, the CPU and virtual GPUs
+The library is optional. If `FLAMBEAU_NATIVE` is "on" or names a folder that holds it, the CPU and virtual GPUs
 run its kernels in place of NumPy's implementations, for the launches that it has a kernel for. Other programs import
 none of these modules.
 
