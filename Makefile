@@ -11,7 +11,6 @@ export OMP_NUM_THREADS ?= 1
 FAST := $(addprefix tests/,core conformance spec tensor virtual runtime observe project) $(wildcard tests/test_*.py)
 SLOW := $(addprefix tests/,core/test_files.py virtual/test_host_shortage.py virtual/test_host_budget.py \
 	virtual/test_ties.py runtime/memory/test_snapshots.py runtime/memory/test_reuse_by_order.py runtime/test_system.py)
-# `make test`: what it also runs over NumPy's implementations, after all tests over native kernels.
 # Hundreds of tests start processes: compiled once, not by each of them.
 export PYTHONDONTWRITEBYTECODE :=
 
