@@ -414,7 +414,10 @@ class _Arithmetic:
         self._numbers = [x if isinstance(x, bool) else np.asarray(x).astype(kind)[()] for x in numbers]
         of_steps = [bool_ if step.truth else wide(launch.params[0]) for step in steps]
         kinds = [wide(launch.params[0])] * arity + [type(x) for x in numbers] + of_steps
-        native = [_native_step(step, [kinds[slot] for slot in step.slots]) for step in steps]
+        native = [
+            _native_step(step, [kinds[slot] for slot in step.slots], result)
+            for step, result in zip(steps, of_steps, strict=True)
+        ]
         self._steps = [
             (code or _computes(step.record, launch), step.slots, step.truth)
             for step, code in zip(steps, native, strict=True)
@@ -461,17 +464,23 @@ def _computes(record: Pointwise | None, launch: Launch) -> Callable[..., Any]:
     return compute.store if isinstance(compute, Into) else compute
 
 
-def _native_step(step: _Step, kinds: Sequence[dtype | type]) -> Callable[..., Any] | None:
+def _native_step(step: _Step, kinds: Sequence[dtype | type], result: dtype) -> Callable[..., Any] | None:
     """Return the native code of a statement, if a launch of its operator alone would run native code.
 
+    A launch whose operands are integers alone, as in `x > 0 ? 1 : 2`, has another dtype than the statement.
+
     Args:
+        step: The statement.
         kinds: The dtypes of its inputs, and the types of those that are numbers.
+        result: The dtype of its result.
     """
     native = native_code()
     if native is None or step.record is None or not any(isinstance(x, dtype) for x in kinds):
         return None
     operands = [Meta.contiguous_of((2,), x, CPU) if isinstance(x, dtype) else x for x in kinds]
     signature = step.record.rule(operands, (float32,))
+    if signature.outputs[0].dtype is not result:
+        return None
     alone = Launch(step.record.kernel, signature.outputs, signature.inputs, signature.params)
     code: Callable[..., Any] | None = native.native_step(alone)
     return code
