@@ -25,20 +25,8 @@ from __future__ import annotations
 import os
 
 VARIABLE = "FLAMBEAU_NATIVE"
-STEM = "flambeau_native"
-"""The beginning of the names of libraries."""
 
 
 def chosen_library() -> str:
     """Return the value of `FLAMBEAU_NATIVE`, by default "off"."""
     return os.environ.get(VARIABLE, "").strip() or "off"
-
-
-def may_have_library() -> bool:
-    """Return False if a look into the folder of this package shows that the program computes with NumPy alone."""
-    chosen = chosen_library()
-    return chosen != "off" and (chosen != "" or _has_library(os.path.dirname(__file__)))
-
-
-def _has_library(folder: str) -> bool:
-    return any(name.startswith(STEM) for name in os.listdir(folder))
