@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flambeau.core.names import explain_absent_names
-from flambeau.optim.adam import AdamW
-from flambeau.optim.elementwise import step_lists
+from flambeau.optim.adam import AdamW, adam
 from flambeau.tensor.tensor import Tensor
 
 __all__ = ["AdamW", "adamw"]
@@ -24,16 +21,11 @@ def adamw(
 
     `foreach` and `has_complex` have no effect: every step is one launch.
     """
-    group = {
-        "decoupled_weight_decay": True, "capturable": capturable, "differentiable": differentiable, "amsgrad": amsgrad,
-        "betas": (beta1, beta2), "lr": lr, "weight_decay": weight_decay, "eps": eps, "maximize": maximize,
-        "fused": fused, "grad_scale": grad_scale, "found_inf": found_inf,
-    }  # fmt: skip
-    states: dict[str, list[Any]] = {
-        "exp_avg": exp_avgs, "exp_avg_sq": exp_avg_sqs, "max_exp_avg_sq": max_exp_avg_sqs,
-        "step": state_steps,
-    }  # fmt: skip
-    step_lists(AdamW, group, params, grads, states)
+    adam(
+        params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, foreach, capturable, differentiable, fused,
+        grad_scale, found_inf, has_complex, True, amsgrad=amsgrad, beta1=beta1, beta2=beta2, lr=lr,
+        weight_decay=weight_decay, eps=eps, maximize=maximize,
+    )  # fmt: skip
 
 
 explain_absent_names(globals(), "torch.optim.adamw")

@@ -9,7 +9,7 @@ with a formula for counters on the device (`counted`) updates all parameters by 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -195,8 +195,13 @@ class ElementwiseOptimizer(Optimizer):
                 self.record, [*zip(*rows, strict=True)], scalars, self._options(plain, before, after, fresh)
             )
 
-    def _step_by_tensors(self, group: dict[str, Any], pairs: Pairs) -> None:
-        """Update one parameter after the other, with counters as tensors. The step is recorded if recording is on."""
+    def _counted_rows(
+        self, group: dict[str, Any], pairs: Pairs
+    ) -> Iterator[tuple[bool, list[Tensor], list[Tensor]]]:
+        """Yield the rows of dense gradients: True for new states, the counters, and the tensors of the formula.
+
+        Parameters with sparse gradients are updated here, in their order.
+        """
         names = self._states(group)
         for p, grad in pairs:
             if grad.meta.sparse:
@@ -204,15 +209,19 @@ class ElementwiseOptimizer(Optimizer):
                 continue
             state, fresh = self._state_of(group, p, names)
             self._check_capturable(group, p, state)
-            counters = [state[name] for name in self.counters]
+            tensors = [p, grad, *[state[name] for name in names]]
+            if p.meta.dtype.is_complex:
+                tensors = [_as_real(t) for t in tensors]
+            yield fresh, [state[name] for name in self.counters], tensors
+
+    def _step_by_tensors(self, group: dict[str, Any], pairs: Pairs) -> None:
+        """Update one parameter after the other, with counters as tensors. The step is recorded if recording is on."""
+        for fresh, counters, tensors in self._counted_rows(group, pairs):
             # Of full precision, as PyTorch's numbers are; a graph reads them where they lie.
             before = [c.clone() if group.get("capturable") else c.to(float64, copy=True) for c in counters]
             after = self._advance_counters(group, Tensors, before) if before else ()
             scalars = self._scalars(group, Tensors, before, after)
             options = self._options(group, before, after, fresh)
-            tensors = [p, grad, *[state[name] for name in names]]
-            if p.meta.dtype.is_complex:
-                tensors = [_as_real(t) for t in tensors]
             results = self.record.formula(Tensors, options, tensors, scalars)
             for k, result in zip(self.record.changed(options), results, strict=True):
                 tensors[k].copy_(result)
@@ -229,19 +238,9 @@ class ElementwiseOptimizer(Optimizer):
         if self.counted is None or _has_tensors(numbers) or not _is_on_device(group["lr"]):
             self._step_by_tensors(group, pairs)
             return
-        names = self._states(group)
         batches: dict[Any, list[tuple[list[Tensor], list[Tensor]]]] = {}
-        for p, grad in pairs:
-            if grad.meta.sparse:
-                self._step_sparse(group, p, grad)
-                continue
-            state, fresh = self._state_of(group, p, names)
-            self._check_capturable(group, p, state)
-            counters = [state[name] for name in self.counters]
-            tensors = [p, grad, *[state[name] for name in names]]
-            if p.meta.dtype.is_complex:
-                tensors = [_as_real(t) for t in tensors]
-            key = (fresh, p.meta.device, *map(_dtype, (*tensors, *counters)))
+        for fresh, counters, tensors in self._counted_rows(group, pairs):
+            key = (fresh, tensors[0].meta.device, *map(_dtype, (*tensors, *counters)))
             batches.setdefault(key, []).append((counters, tensors))
         for (fresh, *_), rows in batches.items():
             self._step_counted(group, rows, fresh)
