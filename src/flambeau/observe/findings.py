@@ -104,7 +104,7 @@ class Findings:
                 "may change addresses, statistics and out-of-memory errors, not values"
             )
         races = [*self.races, *[race for key, race in more.items() if key not in self._races]]
-        return Certificate(assumptions, violated, races, list(self._queries.values()))
+        return Certificate(assumptions, violated, races, [*self._queries.values()], [*self._unordered])
 
     def _assumptions_on_threads(self, threads: int, ranks: bool) -> list[str]:
         assumptions = []

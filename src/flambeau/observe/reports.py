@@ -224,6 +224,7 @@ class Certificate:
             ran.
         violated: The conditions that did not hold.
         queries: Those of `violated` that say only that the program polled for the completion of work.
+        unordered: Those of `violated` that say only that nothing orders calls of several host threads.
         race_free: True if there is no race and `violated` is empty.
     """
 
@@ -231,6 +232,7 @@ class Certificate:
     violated: list[str]
     races: list[Race] = field(default_factory=list)
     queries: list[str] = field(default_factory=list)
+    unordered: list[str] = field(default_factory=list)
 
     @property
     def race_free(self) -> bool:
