@@ -16,6 +16,13 @@ MULTIPROCESSORS = 132
 """Of the same GPU."""
 
 
+def source_of(launch: Launch) -> Meta:
+    """Return the first input of a launch that begins with a tensor."""
+    source = launch.inputs[0]
+    assert isinstance(source, Meta)
+    return source
+
+
 def pass_over(
     launch: Launch, threads: int, microseconds: float = 0.0, instructions: float = 0.0, passes: float = 1.0,
     kernels: int = 1,
@@ -72,8 +79,7 @@ def formula(instructions: float, microseconds: float, doubled: float = 0.0) -> C
 
 def columns_of_windows(launch: Launch) -> Work:
     """Return the work of `unfold`: copies of the input, then a kernel for each sample."""
-    source, out = launch.inputs[0], launch.outputs[0]
-    assert isinstance(source, Meta)
+    source, out = source_of(launch), launch.outputs[0]
     samples, places = max(source.shape[0], 1), out.shape[1] * out.shape[2] // 9
     work = pass_over(launch, out.numel // samples)
     each = 2.2 + min(places / 4096, 1.0) * 1.6
@@ -212,8 +218,7 @@ def one_by_one(least: float, column: float, many: int, further: float) -> Callab
     """
 
     def work(launch: Launch) -> Work:
-        source = launch.inputs[0]
-        assert isinstance(source, Meta)
+        source = source_of(launch)
         side, count = min(source.shape[-2:]), source.numel // max(math.prod(source.shape[-2:]), 1)
         microseconds = count * (least + column * side + further * max(side - many, 0))
         found = stream_work(launch)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from flambeau.core.frozen import Record
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
-from flambeau.ops.work.element_work import MULTIPROCESSORS
+from flambeau.ops.work.element_work import MULTIPROCESSORS, source_of
 
 # Note [The plan of a reduction]
 # Problem: The time and temporary memory of PyTorch's reductions depend on how they split rows among threads.
@@ -74,8 +74,7 @@ class ReductionPlan(Record):
 
 def reduced_dims(launch: Launch) -> tuple[int, ...]:
     """Return the dimensions that a reduction combines: those of its params, or all of one input."""
-    source = launch.inputs[0]
-    assert isinstance(source, Meta)
+    source = source_of(launch)
     dims: tuple[int, ...] | None = getattr(launch.params[0] if launch.params else None, "dims", None)
     if dims is not None:
         return dims

@@ -7,19 +7,13 @@ from collections.abc import Callable
 
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch, Work, distinct_bytes, stream_work
-from flambeau.ops.work.element_work import CYCLES_OF_A_MICROSECOND, MULTIPROCESSORS, pass_over
+from flambeau.ops.work.element_work import CYCLES_OF_A_MICROSECOND, MULTIPROCESSORS, pass_over, source_of
 from flambeau.ops.work.reduction_plan import plan_reduction, reduced_dims
-
-
-def _source(launch: Launch) -> Meta:
-    source = launch.inputs[0]
-    assert isinstance(source, Meta)
-    return source
 
 
 def _rows_and_columns(launch: Launch) -> tuple[int, int]:
     """Return the number and the length of the rows along the launch's dimension, by default the last one."""
-    source = _source(launch)
+    source = source_of(launch)
     columns = source.shape[_dimension(launch)] if source.ndim else 1
     return source.numel // max(columns, 1), columns
 
@@ -40,12 +34,12 @@ def _waves(rows: int, together: int) -> int:
 
 def _row_wise(launch: Launch, microseconds: float, passes: float = 1.0, kernels: int = 1) -> Work:
     """Return the work of kernels whose threads share the elements of the input."""
-    return pass_over(launch, _source(launch).numel, microseconds, 0.0, passes, kernels)
+    return pass_over(launch, source_of(launch).numel, microseconds, 0.0, passes, kernels)
 
 
 def _at_least(launch: Launch, latency: float, microseconds: float, instructions: float = 0.0) -> Work:
     """Return the work of one pass over the operands, with a minimum duration after the latency."""
-    count = _source(launch).numel
+    count = source_of(launch).numel
     work = pass_over(launch, count, latency, instructions * max(count, 1))
     return work.with_(chain=microseconds * CYCLES_OF_A_MICROSECOND)
 
@@ -81,7 +75,7 @@ def reduction(
     """
 
     def work(launch: Launch) -> Work:
-        source = _source(launch)
+        source = source_of(launch)
         if not source.numel:
             return stream_work(launch)
         plan = plan_reduction(source, reduced_dims(launch))
@@ -115,7 +109,7 @@ _COUNTED = reduction(slower=1.2, kernels=3)
 
 def count_of_nonzero(launch: Launch) -> Work:
     """Return the work of `count_nonzero`: a comparison, a conversion to integers, and their sum."""
-    found, count = _COUNTED(launch), _source(launch).numel
+    found, count = _COUNTED(launch), source_of(launch).numel
     return found.with_(
         nbytes=found.nbytes + 18.0 * count, resident=found.resident + 9.0 * count,
         cycles=found.cycles + 1.6 * CYCLES_OF_A_MICROSECOND,
@@ -142,7 +136,7 @@ def softmax(launch: Launch) -> Work:
         count = rows * (1 << max(columns - 1, 0).bit_length())
         latency = 0.3 if columns <= 1024 else 4.4
         return pass_over(launch, max(count // 8, 16 * rows), latency, 40.0 * count)
-    nbytes = columns * _source(launch).itemsize
+    nbytes = columns * source_of(launch).itemsize
     passes = 2 if nbytes < 200e3 else 4
     rate = _ROW_RATE if rows * nbytes < _CACHED else _FAR_ROW_RATE
     return _at_least(launch, 1.3, _waves(rows, 2) * (1.0 + nbytes * passes / rate), 30.0)
@@ -153,15 +147,15 @@ def softmax_gradient(launch: Launch) -> Work:
     _, columns = _rows_and_columns(launch)
     kernels = 2 if launch.kernel.name == "softmax_backward" else 1  # a product before it
     return _row_wise(
-        launch, 0.5 if columns <= 1024 and _source(launch).itemsize >= 4 else 2.5 / kernels, 1.0, kernels
+        launch, 0.5 if columns <= 1024 and source_of(launch).itemsize >= 4 else 2.5 / kernels, 1.0, kernels
     )
 
 
 def norm_of_rows(launch: Launch) -> Work:
     """Return the work of `layer_norm` and `rms_norm`: vectors of four, or two slow kernels for other lengths."""
-    shape = _source(launch).shape
+    shape = source_of(launch).shape
     columns = math.prod(shape[len(shape) - launch.params[0] :])
-    rows = _source(launch).numel // max(columns, 1)
+    rows = source_of(launch).numel // max(columns, 1)
     if columns % 4 == 0:
         one = columns / 512 * 0.56  # a block alone waits for the memory in each of its steps
         return _at_least(
@@ -183,7 +177,7 @@ def row_moments(launch: Launch, rows: int, columns: int) -> float:
 
 def norm_of_groups(launch: Launch) -> Work:
     """Return the work of `group_norm`: a block per group finds the moments, then a kernel applies them."""
-    source = _source(launch)
+    source = source_of(launch)
     groups = launch.params[0] * source.shape[0]
     length = source.numel / max(groups, 1)
     far = launch.nbytes > _CACHED or groups > 4 * MULTIPROCESSORS
@@ -193,7 +187,7 @@ def norm_of_groups(launch: Launch) -> Work:
 
 def norm_of_batch(launch: Launch) -> Work:
     """Return the work of batch normalization in training: a block per channel finds the moments, then the elements."""
-    source = _source(launch)
+    source = source_of(launch)
     channels = source.shape[1] if source.ndim > 1 else 1
     length = source.numel / max(channels, 1)
     waves = _waves(channels, 1) if channels < 4 * MULTIPROCESSORS else channels / MULTIPROCESSORS
@@ -225,7 +219,7 @@ def _scan_microseconds(launch: Launch, start: float, threads: float, blocks: flo
         blocks: Additional microseconds for each further block of a multiprocessor.
     """
     rows, columns = _rows_and_columns(launch)
-    source = _source(launch)
+    source = source_of(launch)
     if source.ndim and source.strides[_dimension(launch)] > 1 and rows > 1:  # a thread scans its row alone
         return columns * _OUTER_STEP * max(rows / (2048 * MULTIPROCESSORS), 1.0)
     halves = _THREADS_LOG + (columns - 1).bit_length() - (rows - 1).bit_length()
@@ -239,7 +233,7 @@ def _scan_microseconds(launch: Launch, start: float, threads: float, blocks: flo
 
 def scan(launch: Launch) -> Work:
     """Return the work of a scan along the last dimension that finds indices, too."""
-    if not _source(launch).numel:
+    if not source_of(launch).numel:
         return stream_work(launch)
     return _at_least(launch, 0.1, _scan_microseconds(launch, 1.65, 0.2, 0.9))
 
@@ -247,7 +241,7 @@ def scan(launch: Launch) -> Work:
 def cumulative_sum(launch: Launch) -> Work:
     """Return the work of `cumsum`; a single row is scanned by all multiprocessors."""
     rows, _ = _rows_and_columns(launch)
-    if not _source(launch).numel:
+    if not source_of(launch).numel:
         return stream_work(launch)
     if rows == 1:
         return _row_wise(launch, 2.5, passes=1.5)
@@ -270,13 +264,12 @@ def sort(launch: Launch) -> Work:
     return Work(0.0, launch.nbytes, max(rows * columns, 1), 0.0, microseconds * CYCLES_OF_A_MICROSECOND)
 
 
-_UNIQUE_KERNELS, _UNIQUE_PASSES = 23, 16  # of a radix sort of integers and of what follows
+_UNIQUE_KERNELS = 23  # of a radix sort of integers, which moves its operands eight times, and of what follows
 
 
 def unique(launch: Launch) -> Work:
     """Return the work of `unique`: a radix sort, comparisons of neighbours, and scans of their results."""
-    found = _row_wise(launch, 50.0, _UNIQUE_PASSES / 2, 1)
-    return found.with_(kernels=_UNIQUE_KERNELS)
+    return _row_wise(launch, 50.0, 8.0, _UNIQUE_KERNELS)
 
 
 def histogram(launch: Launch) -> Work:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch, Work, distinct_bytes
-from flambeau.ops.work.element_work import CYCLES_OF_A_MICROSECOND
+from flambeau.ops.work.element_work import CYCLES_OF_A_MICROSECOND, source_of
 
 
 def _indices(launch: Launch) -> list[Meta]:
@@ -49,8 +49,7 @@ def _are_rows_wide(out: Meta) -> bool:
 
 def gather(launch: Launch) -> Work:
     """Return the work of `gather`, which reads an index for each element."""
-    out, source = launch.outputs[0], launch.inputs[0]
-    assert isinstance(source, Meta)
+    out, source = launch.outputs[0], source_of(launch)
     alone = source.ndim > 0 and source.shape[0] > 1  # neighbours of the result are apart in the source
     found = _work(launch, out.numel, 2, out.itemsize, 60.0, 3.5)
     return found.with_(nbytes=found.nbytes + (_SECTOR - out.itemsize) * out.numel) if alone else found

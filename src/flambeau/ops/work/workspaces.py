@@ -10,6 +10,7 @@ import math
 from flambeau.core.meta import Meta
 from flambeau.driver.api import Launch
 from flambeau.ops.work.convolution_work import copied_operands
+from flambeau.ops.work.element_work import source_of
 from flambeau.ops.work.product_work import first_operands
 from flambeau.ops.work.reduction_plan import plan_reduction, reduced_dims
 
@@ -60,16 +61,14 @@ def moments_of_groups(launch: Launch) -> Sizes:
 
 def copies_of_input(launch: Launch) -> Sizes:
     """Return the bytes of a copy of the input, and of another one that makes it contiguous."""
-    source = launch.inputs[0]
-    assert isinstance(source, Meta)
+    source = source_of(launch)
     nbytes = source.numel * source.itemsize
     return (nbytes,) if source.contiguous else (nbytes, nbytes)
 
 
 def rest_of_columns(launch: Launch) -> Sizes:
     """Return the bytes by which the columns exceed the result: `fold` allocates it as large as them."""
-    source, out = launch.inputs[0], launch.outputs[0]
-    assert isinstance(source, Meta)
+    source, out = source_of(launch), launch.outputs[0]
     return (max(source.numel * source.itemsize - out.nbytes, 0),)
 
 
@@ -79,29 +78,25 @@ def one_list(launch: Launch) -> Sizes:
 
 
 def _partial(launch: Launch, nbytes: int) -> Sizes:
-    source = launch.inputs[0]
-    assert isinstance(source, Meta)
+    source = source_of(launch)
     return plan_reduction(source, reduced_dims(launch)).buffers(nbytes) if source.numel else ()
 
 
 def _source_itemsize(launch: Launch) -> int:
-    source = launch.inputs[0]
-    assert isinstance(source, Meta)
+    source = source_of(launch)
     return source.itemsize
 
 
 def mask_and_counts(launch: Launch) -> Sizes:
     """Return the bytes of `count_nonzero`'s comparisons with zero, as truth values and as integers."""
-    source = launch.inputs[0]
-    assert isinstance(source, Meta)
+    source = source_of(launch)
     return (source.numel, 8 * source.numel)
 
 
 def indices_of_a_row(launch: Launch) -> Sizes:
     """Return the bytes of the indices of a row, which `sort` copies to all short rows."""
-    columns = (
-        launch.inputs[0].shape[-1] if isinstance(launch.inputs[0], Meta) and launch.inputs[0].ndim else 1
-    )
+    source = source_of(launch)
+    columns = source.shape[launch.params[0]] if source.ndim else 1
     return (8 * columns,) if columns <= 4096 else ()
 
 
@@ -122,8 +117,7 @@ def partial_pairs(launch: Launch) -> Sizes:
 
 def exponentials(launch: Launch) -> Sizes:
     """Return the bytes of `logsumexp`'s maxima, exponentials and the partial results of their sum."""
-    source = launch.inputs[0]
-    assert isinstance(source, Meta)
+    source = source_of(launch)
     nbytes = source.numel * source.itemsize
     return (launch.outputs[0].nbytes, nbytes, *partial_sums(launch))
 
