@@ -90,7 +90,7 @@ class TensorStorageMetadata:
 
 @dataclass
 class BytesStorageMetadata:
-    """A pickled object of a checkpoint."""
+    """The metadata of an object that a checkpoint stores as a pickle, in place of a tensor."""
 
 
 STORAGE_TYPES = TensorStorageMetadata | BytesStorageMetadata

@@ -180,7 +180,7 @@ def set_optimizer_state_dict(
     *,
     options: StateDictOptions | None = None,
 ) -> None:
-    """Load the joint state of optimizers, as `get_optimizer_state_dict` returns it, flattened or not.
+    """Load what `get_optimizer_state_dict` returned for all of these optimizers, flattened or not.
 
     Raises:
         RuntimeError: Without optimizers or states, and if `options.strict` and a parameter has no state.

@@ -114,7 +114,7 @@ def segment_reduce(
 
 
 def _boundaries(given: Any, are_offsets: bool) -> tuple[Any, Any]:
-    """Return the first element of each segment and the end of the last, and the segments' numbers of elements."""
+    """Return the offsets of all segments, with the end of the last one, and their lengths."""
     if are_offsets:
         return given, given.diff(dim=-1)
     ends = given.cumsum(-1)

@@ -308,7 +308,7 @@ class Arena:
         """Return every page to the system, and the addresses as soon as no executable holds an array over them."""
         if self._map is not None:
             self._map.madvise(mmap.MADV_DONTNEED)
-        # A closed machine is in reference cycles, which may stay until much later: each has up to 512 GiB of addresses.
+        # Reference cycles keep a closed machine until a garbage collection. It has up to 512 GiB of addresses.
         self._map = self._window = None
         self.granted.clear()
 
