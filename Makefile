@@ -11,6 +11,8 @@ export OMP_NUM_THREADS ?= 1
 FAST := $(addprefix tests/,core conformance spec tensor virtual runtime observe project) $(wildcard tests/test_*.py)
 SLOW := $(addprefix tests/,core/test_files.py virtual/test_host_shortage.py virtual/test_host_budget.py \
 	virtual/test_ties.py runtime/memory/test_snapshots.py runtime/memory/test_reuse_by_order.py runtime/test_system.py)
+# `make test`: what it also runs over NumPy's implementations, after all tests over native kernels.
+NUMPY := $(addprefix tests/oracle/operators/test_,pointwise.py reductions.py numerics.py)
 # Hundreds of tests start processes: compiled once, not by each of them.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -23,6 +25,7 @@ demo: $(VENV)/ready-examples
 test: $(VENV)/ready-test lint
 	if command -v $${CXX:-c++} > /dev/null; then $(MAKE) native; fi
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
+	FLAMBEAU_NATIVE=off $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(NUMPY)
 
 test-fast: $(VENV)/ready-test
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(FAST) $(SLOW:%=--ignore=%)

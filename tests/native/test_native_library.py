@@ -64,10 +64,24 @@ def test_off_selects_numpy_and_a_folder_its_library(choose: Choose, folder: Path
     assert path_of(choose(str(folder))).parent == folder
 
 
-def test_the_default_is_numpy(choose: Choose, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_is_the_library_beside_the_modules(
+    choose: Choose, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = libraries.digest()
+    monkeypatch.setattr(libraries, "digest", lambda: digest)  # it reads files beside the modules
     monkeypatch.setattr(libraries, "HERE", folder)
+    assert path_of(choose("")) == path_of(choose("on"))
+
+
+@pytest.mark.parametrize("present", [False, True])
+def test_without_a_usable_library_the_default_is_numpy(
+    present: bool, choose: Choose, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libraries, "HERE", folder if present else tmp_path)
+    monkeypatch.setattr(libraries, "digest", lambda: "another")
     library, reason = choose("")
-    assert library is None and reason == "FLAMBEAU_NATIVE=off"
+    assert library is None
+    assert ("was built from other sources" if present else "`make native` builds it") in reason
 
 
 def test_a_library_is_built_again_only_for_other_sources(

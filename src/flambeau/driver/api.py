@@ -603,7 +603,10 @@ def native_code() -> ModuleType | None:
     computes everything. It is imported with the first launch.
     """
     package = "flambeau.driver.host.kernels.native"
-    return None if import_module(package).chosen_library() == "off" else import_module(f"{package}.bodies")
+    if not import_module(package).may_have_library():
+        return None
+    selecting = import_module(f"{package}.bodies")
+    return None if selecting.library() is None else selecting
 
 
 def native_library() -> tuple[str | None, str]:

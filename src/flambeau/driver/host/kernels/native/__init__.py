@@ -1,6 +1,6 @@
 """Native code for CPUs: the CUDA forms of operator definitions, compiled by a C++ compiler into a shared library.
 
-The library is optional. If `FLAMBEAU_NATIVE` is "on" or names a folder that holds it, the CPU and virtual GPUs
+The library is optional. Where it is next to these modules, or `FLAMBEAU_NATIVE` names another, the CPU and virtual GPUs
 run its kernels in place of NumPy's implementations, for the launches that it has a kernel for. Other programs import
 none of these modules.
 
@@ -25,8 +25,20 @@ from __future__ import annotations
 import os
 
 VARIABLE = "FLAMBEAU_NATIVE"
+STEM = "flambeau_native"
+"""The beginning of the names of libraries."""
 
 
 def chosen_library() -> str:
-    """Return the value of `FLAMBEAU_NATIVE`, by default "off"."""
-    return os.environ.get(VARIABLE, "").strip() or "off"
+    """Return the value of `FLAMBEAU_NATIVE`; "" if it is not set."""
+    return os.environ.get(VARIABLE, "").strip()
+
+
+def may_have_library() -> bool:
+    """Return False if a look into the folder of this package shows that the program computes with NumPy alone."""
+    chosen = chosen_library()
+    return chosen != "off" and (chosen != "" or _has_library(os.path.dirname(__file__)))
+
+
+def _has_library(folder: str) -> bool:
+    return any(name.startswith(STEM) for name in os.listdir(folder))

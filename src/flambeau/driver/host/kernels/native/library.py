@@ -1,7 +1,8 @@
 """The shared library of native kernels: where it is, whether it belongs to these sources, and its functions.
 
-Compiled wheels have it next to this module, and `make native` builds it there. `FLAMBEAU_NATIVE` is "off" to compute
-with NumPy, which is the default, "on" to use that library, or the folder of another one.
+By default it is the one next to this module, where compiled wheels have it and `make native` builds it. If there is
+none, or it was built from other sources, NumPy computes everything. `FLAMBEAU_NATIVE` is "on" to require it, "off" to
+compute with NumPy, or the folder of another library.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flambeau.driver.host.kernels.native import VARIABLE, chosen_library
+from flambeau.driver.host.kernels.native import STEM, VARIABLE, chosen_library
 
 HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
@@ -103,12 +104,18 @@ def choice() -> LibraryChoice:
     """Return the library that `FLAMBEAU_NATIVE` selects. A process decides once.
 
     Raises:
-        ImportError: If the selected library is missing, or was built from other sources.
+        ImportError: If the library is required and missing, or was built from other sources.
     """
     chosen = chosen_library()
     if chosen == "off":
         return LibraryChoice(None, f"{VARIABLE}=off")
-    return LibraryChoice(_library_in(HERE if chosen == "on" else Path(chosen)))
+    folder = HERE if chosen in ("", "on") else Path(chosen)
+    try:
+        return LibraryChoice(_library_in(folder))
+    except ImportError as error:
+        if chosen:
+            raise
+        return LibraryChoice(None, str(error))
 
 
 def library() -> KernelLibrary | None:
@@ -133,7 +140,7 @@ def _library_in(folder: Path) -> KernelLibrary:
 
 def file_name(level: str) -> str:
     """Return the name of the library for an instruction set; "" for machines that have one."""
-    return f"flambeau_native{'_' if level else ''}{level}{'.dylib' if sys.platform == 'darwin' else '.so'}"
+    return f"{STEM}{'_' if level else ''}{level}{'.dylib' if sys.platform == 'darwin' else '.so'}"
 
 
 def candidates() -> list[str]:
