@@ -26,14 +26,14 @@ import numpy as np
 import flambeau
 from flambeau import nn
 from flambeau.core.device import device
-from flambeau.driver.api import DeviceProperties, HostMemory
-from flambeau.driver.registry import why_no_gpu
-from flambeau.runtime.context import Context
+from flambeau.driver.driver_registry import why_no_gpu
+from flambeau.driver.protocol import DeviceProperties, HostMemory
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.memory.allocator import CachingAllocator
+from flambeau.runtime.memory.allocator_statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
 from flambeau.runtime.memory.history import Recording
 from flambeau.runtime.memory.host_allocator import HostAllocator
 from flambeau.runtime.memory.pinned import PinnedAllocator
-from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
 from flambeau.runtime.memory_reports.replay import Event, events_of
 
 MIB = 1 << 20

@@ -31,7 +31,7 @@ from allocator import MIB, NullDriver, slots, training
 from flambeau.cli import memory
 from flambeau.cli.output import memory_page
 from flambeau.core.device import device
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.memory.allocator import CachingAllocator
 from flambeau.runtime.memory.history import Recording
 from flambeau.runtime.memory_reports.replay import events_of, play

@@ -32,7 +32,7 @@ sys.path[1:1] = [str(Path(__file__).parent / name) for name in ("distributed", "
 
 import gpus  # noqa: E402 (the environment comes first)
 
-import flambeau.testing.operators  # noqa: E402, F401 (so that the table of operators has all records)
+import flambeau.testing.operator_properties  # noqa: E402, F401 (so that the table of operators has all records)
 
 # Deterministic by default, so that a failure repeats; `make test-all` draws new and many more examples.
 _common = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
@@ -150,7 +150,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
     And what the soundness suite has looked at, with its seed.
     """
-    from flambeau.testing.operators import summary
+    from flambeau.testing.operator_properties import summary
     from flambeau.testing.soundness.hunt import summed_up
 
     oracle = {

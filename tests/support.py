@@ -11,7 +11,7 @@ import pytest
 
 import flambeau
 from flambeau.core.dtype import DTYPES
-from flambeau.core.memory import array_at
+from flambeau.core.host_arrays import array_at
 from flambeau.core.meta import Meta
 from flambeau.tensor.call import empty
 from flambeau.tensor.tensor import Tensor, make

@@ -20,10 +20,10 @@ PACKAGE = TESTS.parent / "src" / "flambeau"
 # Lowest first. A room imports rooms below it only; rooms on one line never import each other.
 ROOMS = [
     {"core"},
-    {"driver.api"},
-    {"driver.meetings", "driver.fused_boxes", "driver.row_shares"},
+    {"driver.protocol"},
+    {"driver.collective_rules", "driver.fused_boxes", "driver.row_shares"},
     {"driver.host", "driver.virtual", "driver.cuda"},
-    {"driver.registry"},
+    {"driver.driver_registry"},
     {"observe"},
     {"runtime"},
     {"ops", "tape"},
@@ -66,7 +66,7 @@ ROOMS = [
 SHARDING = ("_checkpoint", "_composable", "checkpoint", "fsdp")
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 # ops and tape never import each other; ops sees neither runtime nor observe: records name tensors' metas only.
-OPS_MAY = {"core", "driver.api", "ops"}
+OPS_MAY = {"core", "driver.protocol", "ops"}
 GPU_PACKAGES = ("cuda.bindings", "cuda.core", "nvmath", "nccl", "cudnn", "nvtx")
 NEVER = ("torch", "cupy", "jax")
 # Each piece of mutable module state has one owner file, which docs/design.md names.
@@ -105,7 +105,7 @@ def room_of(name: str) -> str:
     if parts[:3] == ["driver", "host", "kernels"]:
         return "driver.host.kernels"  # computes with what records define
     if parts[0] == "driver":
-        return f"driver.{parts[1]}" if len(parts) > 1 else "driver.api"
+        return f"driver.{parts[1]}" if len(parts) > 1 else "driver.protocol"
     if parts[0] == "__main__":
         return "cli"
     return parts[0] if (PACKAGE / parts[0]).is_dir() else "top"
@@ -158,14 +158,16 @@ def test_a_room_imports_only_rooms_below_it(path: Path) -> None:
         if root != "flambeau":
             continue
         there = room_of(name)
-        if here == there or (here, there) == ("driver.api", "driver.host.kernels"):
+        if here == there or (here, there) == ("driver.protocol", "driver.host.kernels"):
             continue  # `host_body` imports what a record names by string
         below = sorted(r for r in LEVEL if LEVEL[r] < LEVEL[here])
         assert LEVEL[there] < LEVEL[here], f"{where}: {here} may not import {there}; rooms below are {below}"
         if here == "ops":
             assert there in OPS_MAY, f"{where}: ops may import {sorted(OPS_MAY)} only, not {there}"
-        if there in ("driver.host", "driver.virtual", "driver.cuda") and here != "driver.registry":
-            pytest.fail(f"{where}: only driver/registry.py names a driver, by string; {here} imports {there}")
+        if there in ("driver.host", "driver.virtual", "driver.cuda") and here != "driver.driver_registry":
+            pytest.fail(
+                f"{where}: only driver/driver_registry.py names a driver, by string; {here} imports {there}"
+            )
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
@@ -277,7 +279,7 @@ def test_each_note_is_defined_once_and_each_reference_has_one() -> None:
 
 def test_every_wrapper_spells_out_every_driver_call() -> None:
     """A forwarder that used __getattr__ once hid a real race."""
-    protocol = methods(PACKAGE / "driver" / "api.py", "Driver")
+    protocol = methods(PACKAGE / "driver" / "protocol.py", "Driver")
     forward = methods(PACKAGE / "observe" / "driver_proxy.py", "Forward")
     assert protocol - forward == set()
     for path in (PACKAGE / "observe").rglob("*.py"):

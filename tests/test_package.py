@@ -13,7 +13,7 @@ from types import FunctionType, ModuleType
 import pytest
 
 import flambeau as torch
-from flambeau.core.names import is_inner
+from flambeau.core.public_names import is_inner
 
 
 def run(program: str, **environment: str) -> str:

@@ -18,11 +18,11 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from flambeau.backends.flagged import Flag, FlaggedModule
-from flambeau.core.names import is_inner
+from flambeau.core.public_names import is_inner
 
 # Functions of these are no public names, though modules that import them show them.
 HELPERS = (
-    "flambeau.core.names",
+    "flambeau.core.public_names",
     "flambeau.core.errors",
     "flambeau.core.absent",
     "flambeau.tensor.arguments.arg_",

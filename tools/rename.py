@@ -6,7 +6,7 @@ A map is a TOML file:
 
     [names]                             # every identifier of this name, wherever it stands
     Cell = "ShadowCell"
-    [module."flambeau.tape.node"]       # names that this module defines, with their imports elsewhere
+    [module."flambeau.tape.autograd_node"]       # names that this module defines, with their imports elsewhere
     hooked = "add_hook"
     [scope."flambeau.tape.walk"]        # parameters and locals of a function
     "_Walk.step.given" = "gradients"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.tensor.settings import get_num_threads
 from flambeau.version import __version__
 

@@ -33,7 +33,7 @@ from flambeau.autograd.grad_mode import (
     no_grad,
     set_grad_enabled,
 )
-from flambeau.backends.products import get_float32_matmul_precision, set_float32_matmul_precision
+from flambeau.backends.matmul_flags import get_float32_matmul_precision, set_float32_matmul_precision
 from flambeau.core import dtype as _dtypes
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
@@ -46,8 +46,8 @@ from flambeau.core.errors import (
     OutOfMemoryError,
     RaceError,
 )
-from flambeau.core.names import lacking as _lacking
-from flambeau.core.names import publish as _publish
+from flambeau.core.public_names import lacking as _lacking
+from flambeau.core.public_names import publish as _publish
 from flambeau.core.size import Size
 from flambeau.core.torch_alias import install_alias_finder as _install_alias_finder
 from flambeau.runtime.generator import Generator
@@ -90,11 +90,11 @@ from flambeau.tensor.functions import joining as _joining
 from flambeau.tensor.functions import matmul as _matmul
 from flambeau.tensor.functions import random as _random
 from flambeau.tensor.functions import reduction as _reduction
+from flambeau.tensor.functions import sample_statistics as _statistics
 from flambeau.tensor.functions import sorting as _sorting
 from flambeau.tensor.functions import sparse_names as _sparse_names
 from flambeau.tensor.functions import special as _special
 from flambeau.tensor.functions import spectral as _spectral
-from flambeau.tensor.functions import statistics as _statistics
 from flambeau.tensor.functions import tensor_names as _tensor_names
 from flambeau.tensor.functions import view_copies as _view_copies
 from flambeau.tensor.functions import views as _views
@@ -117,7 +117,7 @@ _install_alias_finder()
 if (
     "FLAMBEAU_REPORT_FOLDER" in _os.environ
 ):  # a child of `flambeau run`: see Note [Reports of child processes]
-    _import_module("flambeau.report.processes").join_reports()
+    _import_module("flambeau.report.child_reports").join_reports()
 if _os.environ.get("FLAMBEAU_RACES", "off") in (
     "warn",
     "error",
@@ -139,11 +139,12 @@ _LATER = {  # what is imported when it is first asked for: modules, and function
     "Future": "flambeau.futures", "lobpcg": "flambeau.linalg._lobpcg",
     "default_generator": "flambeau.random", "GradScaler": "flambeau.amp",
     "doctor": "flambeau.runtime.devices.doctor", "autocast": "flambeau.amp",
-    "classes": "", "_VF": "", "segment_reduce": "flambeau.tensor.sparse.segments",
+    "classes": "", "_VF": "", "segment_reduce": "flambeau.tensor.sparse.segment_reduce",
     "export": "", "nested": "", "masked": "", "signal": "", "torch_version": "",
     "_vmap_internals": "", "_functorch": "", "_guards": "",
     "from_file": "flambeau.tensor.storages", "StorageBase": "flambeau.tensor.storages",
-    "hub": "", "Tag": "flambeau._library.operators", "ScriptModule": "flambeau.jit", "ScriptFunction": "flambeau.jit",
+    "hub": "", "Tag": "flambeau._library.user_operators",
+    "ScriptModule": "flambeau.jit", "ScriptFunction": "flambeau.jit",
     "PyTorchFileReader": "flambeau._C", "PyTorchFileWriter": "flambeau._C",
 } | dict.fromkeys(
     (

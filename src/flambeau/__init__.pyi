@@ -16,7 +16,7 @@ from flambeau.core.size import Size as _Size
 from flambeau.core.typeinfo import finfo as _finfo, iinfo as _iinfo
 from flambeau.runtime.generator import Generator as _Generator
 from flambeau.runtime.streams.event import Event as _Event
-from flambeau.tape.node import Node as _Node
+from flambeau.tape.autograd_node import Node as _Node
 from flambeau.tensor.arguments import return_types as _return_types
 from flambeau.tensor.arguments.typing import layout as _layout, memory_format as _memory_format
 from flambeau.tensor.storages import TypedStorage as _TypedStorage, UntypedStorage as _UntypedStorage
@@ -48,7 +48,7 @@ from flambeau.jit._script import ScriptModule as ScriptModule
 from flambeau.core.size import Size as Size
 from flambeau.tensor.storages import UntypedStorage as StorageBase
 from flambeau.runtime.streams.accelerator_stream import Stream as Stream
-from flambeau._library.operators import Tag as Tag
+from flambeau._library.user_operators import Tag as Tag
 from flambeau.tensor.tensor import Tensor as Tensor
 from flambeau.tensor.storages import TypedStorage as TypedStorage
 from flambeau.tensor.storages import UntypedStorage as UntypedStorage
@@ -93,7 +93,7 @@ from flambeau.amp.autocast_mode import get_autocast_cpu_dtype as get_autocast_cp
 from flambeau.amp.autocast_mode import get_autocast_dtype as get_autocast_dtype
 from flambeau.amp.autocast_mode import get_autocast_gpu_dtype as get_autocast_gpu_dtype
 from flambeau.accelerator import get_device_module as get_device_module
-from flambeau.backends.products import get_float32_matmul_precision as get_float32_matmul_precision
+from flambeau.backends.matmul_flags import get_float32_matmul_precision as get_float32_matmul_precision
 from flambeau._native_functions import grid_sampler as grid_sampler
 from flambeau._native_functions import grid_sampler_2d as grid_sampler_2d
 from flambeau._native_functions import grid_sampler_3d as grid_sampler_3d
@@ -112,7 +112,7 @@ from flambeau import jit as jit
 from flambeau.tensor.arguments.typing import layout as layout
 from flambeau import library as library
 from flambeau import linalg as linalg
-from flambeau.serialization.checkpoint import load as load
+from flambeau.serialization.checkpoint_files import load as load
 from flambeau.linalg._lobpcg import lobpcg as lobpcg
 from flambeau import masked as masked
 from flambeau.tensor.arguments.typing import memory_format as memory_format
@@ -140,7 +140,7 @@ from flambeau import quasirandom as quasirandom
 from flambeau import random as random
 from flambeau import report as report
 from flambeau.tensor.arguments import return_types as return_types
-from flambeau.serialization.checkpoint import save as save
+from flambeau.serialization.checkpoint_files import save as save
 from flambeau import serialization as serialization
 from flambeau.amp.autocast_mode import set_autocast_cache_enabled as set_autocast_cache_enabled
 from flambeau.amp.autocast_mode import set_autocast_cpu_dtype as set_autocast_cpu_dtype
@@ -148,7 +148,7 @@ from flambeau.amp.autocast_mode import set_autocast_cpu_enabled as set_autocast_
 from flambeau.amp.autocast_mode import set_autocast_dtype as set_autocast_dtype
 from flambeau.amp.autocast_mode import set_autocast_enabled as set_autocast_enabled
 from flambeau.amp.autocast_mode import set_autocast_gpu_dtype as set_autocast_gpu_dtype
-from flambeau.backends.products import set_float32_matmul_precision as set_float32_matmul_precision
+from flambeau.backends.matmul_flags import set_float32_matmul_precision as set_float32_matmul_precision
 from flambeau.autograd.grad_mode import set_grad_enabled as set_grad_enabled
 from flambeau import signal as signal
 from flambeau import sparse as sparse

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau._subclasses.fake_tensor import FakeTensorMode, maybe_get_fake_mode
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.tensor import dispatch
 from flambeau.utils._pytree import tree_leaves
 

@@ -15,7 +15,7 @@ from flambeau.tensor import dispatch
 
 __all__ = ["ops"]
 
-_TABLE = "flambeau._library.operators"  # not imported before the program defines an operator
+_TABLE = "flambeau._library.user_operators"  # not imported before the program defines an operator
 _ATEN = "flambeau._aten.table"  # the operators of PyTorch's own; not imported before the program names one
 
 dispatch.load_lowering_with(lambda: import_module("flambeau._aten.lowering"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.tensor.exchange.pickling import rebuild_subclass as _rebuild_from_type_v2
 from flambeau.tensor.tensor import Tensor
 

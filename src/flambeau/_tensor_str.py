@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.tensor import printing
 from flambeau.tensor.printing import PrintOptions, get_printoptions, set_printoptions
 from flambeau.tensor.tensor import Tensor

@@ -10,8 +10,8 @@ from typing import Any
 from flambeau.core.device import device as _device
 from flambeau.core.dtype import dtype as _dtype
 from flambeau.core.ipc.exception_wrapper import ExceptionWrapper
-from flambeau.core.names import explain_absent_names
-from flambeau.nn.parallel.coalescing import buckets, flatten_bucket, unflatten_bucket
+from flambeau.core.public_names import explain_absent_names
+from flambeau.nn.parallel.flat_buckets import buckets, flatten_bucket, unflatten_bucket
 from flambeau.nn.parameter import _rebuild_parameter, _rebuild_parameter_with_state
 from flambeau.runtime import current, system
 from flambeau.tensor.exchange.pickling import rebuild as _rebuild_tensor_v2

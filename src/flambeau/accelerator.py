@@ -13,7 +13,7 @@ from typing import Any
 from flambeau import cuda
 from flambeau.core.device import device as _device
 from flambeau.core.dtype import DTYPES
-from flambeau.core.names import explain_absent_names, publish
+from flambeau.core.public_names import explain_absent_names, publish
 from flambeau.cuda import (
     current_stream,
     device_count,

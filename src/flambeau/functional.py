@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import flambeau
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 _NAMES = (
     "align_tensors", "atleast_1d", "atleast_2d", "atleast_3d", "block_diag", "broadcast_shapes", "broadcast_tensors",

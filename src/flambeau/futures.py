@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.future import Future, collect_all, wait_all
 
 __all__ = ["Future", "collect_all", "wait_all"]

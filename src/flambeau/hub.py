@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import urlparse as urlparse
 
-from flambeau.core.names import lacking
+from flambeau.core.public_names import lacking
 from flambeau.serialization.hub import HASH_REGEX as HASH_REGEX
 from flambeau.serialization.hub import _get_torch_home as _get_torch_home
 from flambeau.serialization.hub import (

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from flambeau import _ops
-from flambeau._library import operators as table
-from flambeau._library.checks import opcheck
+from flambeau._library import user_operators as table
 from flambeau._library.custom_ops import CustomOpDef, Kinds, define_custom_op, find_definition
 from flambeau._library.infer_schema import infer_schema
-from flambeau._library.operators import Operator, OpOverload
-from flambeau._library.recording import record_by_formula, refuse_backward
+from flambeau._library.opcheck import opcheck
+from flambeau._library.operator_gradients import record_by_formula, refuse_backward
+from flambeau._library.user_operators import Operator, OpOverload
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import explain_absent_names, publish
+from flambeau.core.public_names import explain_absent_names, publish
 
 __all__ = [
     "CustomOpDef", "Library", "custom_op", "define", "fallthrough_kernel", "get_ctx", "get_kernel", "impl",

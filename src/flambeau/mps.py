@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core.absent_backend import build_classes, build_refusals
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 _REFUSED = (
     "compile_shader", "current_allocated_memory", "driver_allocated_memory", "empty_cache", "get_rng_state",

@@ -6,7 +6,7 @@ from typing import Any
 
 from flambeau.core.absent_backend import DeviceGuard, build_answers, build_classes, build_refusals
 from flambeau.core.errors import absent_device
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 _BACKEND = (
     "attach_out_of_memory_observer", "current_device", "current_stream", "default_stream", "empty_cache",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
-from flambeau.core.names import explain_absent_names, publish
+from flambeau.core.public_names import explain_absent_names, publish
 from flambeau.tensor.arguments import torch_function
 from flambeau.tensor.arguments.torch_function import TorchFunctionMode
 from flambeau.tensor.subclasses import kept_plain
@@ -28,7 +28,7 @@ __all__ = [
 _IMPORTED_ON_USE = tuple([
     f"flambeau.{name}" for name in (
         "_native_functions", "_symbolic", "distributions.rejection", "linalg._lobpcg", "nn.init", "sparse", "special",
-        "tensor.sparse.segments",
+        "tensor.sparse.segment_reduce",
     )
 ])  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flambeau.ao import quantization as _quantization
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 __all__ = list(_quantization.__all__)
 globals().update({name: getattr(_quantization, name) for name in __all__})

@@ -15,7 +15,7 @@ import numpy as np
 
 from flambeau.autograd.grad_mode import no_grad
 from flambeau.core import dtype as dtypes
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.runtime.generator import Generator
 from flambeau.tensor.exchange.interop import from_numpy
 from flambeau.tensor.functions.random import randint

@@ -1,6 +1,6 @@
 """torch.random: the default generator of the CPU."""
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.runtime.generator import Generator
 from flambeau.runtime.generator import default_cpu as default_generator
 from flambeau.tensor.functions.random import (

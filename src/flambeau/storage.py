@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.serialization import load
 from flambeau.tensor.storages import TypedStorage, UntypedStorage
 

@@ -8,9 +8,9 @@ from typing import IO, TypeAlias
 
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.core.size import Size
-from flambeau.tape.node import GradientEdge
+from flambeau.tape.autograd_node import GradientEdge
 from flambeau.tensor.arguments.typing import layout
 from flambeau.tensor.storages import TypedStorage, UntypedStorage
 from flambeau.tensor.tensor import Tensor

@@ -3,7 +3,7 @@
 Programs that compare `torch.__version__` see 2.13; those that print it see whose it is.
 """
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 flambeau = "0.1.0"
 __version__ = f"2.13.0+flambeau{flambeau}"

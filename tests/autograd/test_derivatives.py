@@ -14,10 +14,10 @@ from matrix_samples import AFTER, BEFORE
 
 import flambeau as torch
 from flambeau.core.dtype import complex128, dtype, float64
-from flambeau.ops.gradients import Refusal
+from flambeau.ops.derivative_helpers import Refusal
 from flambeau.ops.op import MISSING, NOT_DIFFERENTIABLE, Op, table
 from flambeau.tensor.call import call
-from flambeau.testing.operators import maker
+from flambeau.testing.operator_properties import maker
 
 NO_GRADIENT_FOR = {
     "nll_loss": (2,),  # PyTorch has none for class weights either

@@ -19,7 +19,14 @@ from flambeau.ops.op import Op, table
 from flambeau.ops.pointwise.gradient_kernels import GradientKernels
 from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.tensor.call import call
-from flambeau.testing.operators import channels_innermost, maker, plain, reversed_dims, tensor_of, with_gaps
+from flambeau.testing.operator_properties import (
+    channels_innermost,
+    maker,
+    plain,
+    reversed_dims,
+    tensor_of,
+    with_gaps,
+)
 
 SHAPES = ((2, 3, 4, 5), (3, 1, 1), (2, 1, 4, 5), (5,), (1, 3, 4, 5), ())
 LAYOUTS = (plain, reversed_dims, with_gaps, channels_innermost)

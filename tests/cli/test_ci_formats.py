@@ -18,7 +18,7 @@ from cli_kit import environment, flambeau_run, program
 from test_children import RACE
 from warm_start import run_module
 
-from flambeau.report import annotations, findings, sarif
+from flambeau.report import findings, github_annotations, sarif
 
 SCHEMA = json.loads((Path(findings.__file__).parent / "schema.json").read_text())
 RACY = f"{RACE}\nracing()\n"
@@ -331,7 +331,7 @@ def test_escapes_of_annotations():
     out = io.StringIO()
     original, findings.findings_of = findings.findings_of, lambda _: [finding]
     try:
-        annotations.write_annotations(document, out, Path("/r"))
+        github_annotations.write_annotations(document, out, Path("/r"))
     finally:
         findings.findings_of = original
     title = "FLB001 Two streams use memory without an order"

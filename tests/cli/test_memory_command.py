@@ -16,7 +16,7 @@ import flambeau as torch
 from flambeau.cli import memory, snapshot_file
 from flambeau.cli.main import main
 from flambeau.cli.output import memory_page
-from flambeau.runtime.memory.statistics import format_size
+from flambeau.runtime.memory.allocator_statistics import format_size
 
 MIB = 1 << 20
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from flambeau.driver.driver_registry import open_driver
 from flambeau.driver.host import HostDriver
-from flambeau.driver.registry import open_driver
 from flambeau.driver.virtual import VirtualDriver
 from flambeau.runtime.devices import configuration
 from flambeau.testing import conformance

@@ -227,7 +227,7 @@ def test_persistent_workers_are_started_anew_after_a_death() -> None:
 
 
 def test_a_worker_that_hangs_runs_into_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flambeau.data.pool._PATIENCE", 0.1)
+    monkeypatch.setattr("flambeau.data.worker_pool._PATIENCE", 0.1)
     it = iter(loader(Failing("hangs"), 1, timeout=0.2))
     assert [next(it).item() for _ in range(4)] == [0, 1, 2, 3]
     with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.2 seconds"):

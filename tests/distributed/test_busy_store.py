@@ -20,7 +20,7 @@ import pytest
 from flambeau.core.ipc import handshake
 from flambeau.core.ipc.codec import Inbox, frame_message
 from flambeau.core.ipc.handshake import SECRET
-from flambeau.distributed.errors import DistNetworkError
+from flambeau.distributed.dist_errors import DistNetworkError
 from flambeau.distributed.stores import coordinator, kv_store, store_client, store_server, tcp_store
 from flambeau.distributed.stores.coordinator import Coordinator
 from flambeau.distributed.stores.store_server import StoreServer

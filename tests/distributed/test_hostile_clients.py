@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from flambeau.core.ipc import handshake
 from flambeau.core.ipc.codec import Either, fits, frame_message, pack, receive, send
 from flambeau.core.ipc.handshake import SECRET, RefusedError, greet, is_same_host
-from flambeau.distributed.errors import DistNetworkError
+from flambeau.distributed.dist_errors import DistNetworkError
 from flambeau.distributed.stores import store_client, store_server
 from flambeau.distributed.stores.coordinator import REQUESTS, Coordinator
 from flambeau.distributed.stores.kv_store import OPERATIONS

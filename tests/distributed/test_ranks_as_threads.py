@@ -14,7 +14,7 @@ import pytest
 import flambeau as torch
 import flambeau.distributed as dist
 from flambeau.core.errors import DriverError
-from flambeau.driver.api import Collective
+from flambeau.driver.protocol import Collective
 from flambeau.runtime import system
 from flambeau.testing.explore import explore
 from flambeau.testing.ranks import ranks

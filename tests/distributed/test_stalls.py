@@ -16,7 +16,7 @@ from rank_kit import run_ranks
 from test_launch import finish, script, start
 
 import flambeau.distributed as dist
-from flambeau.distributed.backends import processes
+from flambeau.distributed.backends import rank_processes
 from flambeau.distributed.backends.wait_reports import Wait, said_by
 from flambeau.distributed.launching import stalls
 from flambeau.distributed.launching.rank_watch import ForeignRanks
@@ -276,7 +276,7 @@ def test_waits_in_transports_count_if_only_others_can_end_them(ranks: list[Worke
 
 
 def test_ranks_without_a_launcher_are_known_by_what_they_left() -> None:
-    place, server = processes.here().partition(" ")[2], Server(set(), set())
+    place, server = rank_processes.here().partition(" ")[2], Server(set(), set())
     for text in (
         b"",
         b"1",
@@ -288,7 +288,7 @@ def test_ranks_without_a_launcher_are_known_by_what_they_left() -> None:
     ):
         server.value_of = lambda ending, text=text: text  # type: ignore[method-assign, misc]
         assert ForeignRanks(server, "default_pg/1", 2)() == []  # type: ignore[arg-type]
-    server.value_of = lambda ending: processes.here().encode()  # type: ignore[method-assign]
+    server.value_of = lambda ending: rank_processes.here().encode()  # type: ignore[method-assign]
     (first, second) = ForeignRanks(server, "default_pg/1", 2)()  # type: ignore[arg-type]
     assert (first.pid, second.rank, first.code) == (os.getpid(), 1, None)
 

@@ -20,7 +20,7 @@ import pytest
 from flambeau.core.errors import DriverError
 from flambeau.core.host.turn_scheduler import Baton
 from flambeau.core.ipc.codec import Inbox, frame_message, pack, unpack
-from flambeau.distributed import errors
+from flambeau.distributed import dist_errors
 from flambeau.distributed.rendezvous import register_rendezvous_handler, rendezvous
 from flambeau.distributed.stores import file_store
 from flambeau.distributed.stores.file_store import FileStore
@@ -224,12 +224,12 @@ def test_a_prefix_store_leads_to_the_programs_own_store() -> None:
 
 def test_a_port_that_is_taken_and_a_server_that_is_not_there() -> None:
     master = TCPStore("127.0.0.1", 0, None, True)
-    with pytest.raises(errors.DistNetworkError, match="EADDRINUSE"):
+    with pytest.raises(dist_errors.DistNetworkError, match="EADDRINUSE"):
         TCPStore("127.0.0.1", master.port, None, True)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
     with pytest.raises(
-        errors.DistNetworkError, match=r"timed out after 50ms while trying to connect to \(localhost"
+        dist_errors.DistNetworkError, match=r"timed out after 50ms while trying to connect to \(localhost"
     ):
         TCPStore("localhost", port, None, False, timedelta(milliseconds=50))
     with pytest.raises(ValueError, match="world size cannot be 0"):
@@ -237,7 +237,7 @@ def test_a_port_that_is_taken_and_a_server_that_is_not_there() -> None:
 
 
 def test_the_master_waits_for_its_workers() -> None:
-    with pytest.raises(errors.DistStoreError, match="1/2 clients joined"):
+    with pytest.raises(dist_errors.DistStoreError, match="1/2 clients joined"):
         TCPStore("127.0.0.1", 0, 2, True, timedelta(milliseconds=50))
     found: list[TCPStore] = []
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -262,9 +262,9 @@ def test_a_server_that_went_says_so() -> None:
     master = TCPStore("127.0.0.1", 0, None, True)
     worker = TCPStore("127.0.0.1", master.port)
     del master
-    with pytest.raises(errors.DistNetworkError, match="closed"):
+    with pytest.raises(dist_errors.DistNetworkError, match="closed"):
         worker.get("a")
-    with pytest.raises(errors.DistNetworkError):
+    with pytest.raises(dist_errors.DistNetworkError):
         await_keys(worker, ["a"], timedelta(0))
 
 

@@ -18,9 +18,9 @@ from harness import Fuzzer
 from mutations import NUMBERS, instructions, mutate_bytes, mutate_pickle, nested, shared, value_of
 
 import flambeau as torch
-from flambeau.serialization.checkpoint import get_unsafe_globals_in_checkpoint
+from flambeau.serialization.checkpoint_files import get_unsafe_globals_in_checkpoint
 from flambeau.serialization.legacy import MAGIC, VERSION
-from flambeau.serialization.machine import _BY_NAME
+from flambeau.serialization.pickle_machine import _BY_NAME
 from flambeau.tensor.tensor import Tensor
 
 FILE = "hostile.pt"

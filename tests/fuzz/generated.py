@@ -15,14 +15,23 @@ from checkpoints import FILE, _archive, take
 from harness import Fuzzer
 from mutations import NUMBERS
 
-from flambeau.serialization import names
+from flambeau.serialization import pickle_names
 from flambeau.serialization.legacy import MAGIC, VERSION
-from flambeau.serialization.machine import _PLAIN
+from flambeau.serialization.pickle_machine import _PLAIN
 
 _UTILS = "torch._utils"
-_NAMES = [*_PLAIN, *names.REBUILDERS, *names.TYPES, *names.VALUES, ("os", "system"), ("builtins", "getattr")]
-_STORAGES = {f"{d.torch_name}Storage": d.itemsize for d in names.STORAGES}
-_DTYPES = [name for name in names.VALUES if name[1] in ("float32", "int64", "bool", "complex64", "float16")]
+_NAMES = [
+    *_PLAIN,
+    *pickle_names.REBUILDERS,
+    *pickle_names.TYPES,
+    *pickle_names.VALUES,
+    ("os", "system"),
+    ("builtins", "getattr"),
+]
+_STORAGES = {f"{d.torch_name}Storage": d.itemsize for d in pickle_names.STORAGES}
+_DTYPES = [
+    name for name in pickle_names.VALUES if name[1] in ("float32", "int64", "bool", "complex64", "float16")
+]
 _TEXTS = (
     "",
     "cpu",

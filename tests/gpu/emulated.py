@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.dtype import from_numpy
-from flambeau.core.memory import array_at
+from flambeau.core.host_arrays import array_at
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
 from flambeau.driver.cuda.device.program import KernelProgram, flatten_scalars, wire_format
+from flambeau.driver.protocol import Launch
 
 HERE = Path(__file__).parent
 HEADERS = HERE / "emulated_headers"
@@ -170,7 +170,7 @@ class Device:
 
 def built(launch: Launch, device: Any) -> Any:
     """The program or plan of a launch."""
-    from flambeau.driver.cuda.build import build_kernels
+    from flambeau.driver.cuda.kernel_builder import build_kernels
 
     program = build_kernels(launch, device)
     assert program is not None, f"{launch.kernel.name} has no CUDA form"

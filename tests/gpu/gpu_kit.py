@@ -15,7 +15,7 @@ import flambeau
 from flambeau.core.device import CPU
 from flambeau.ops.op import table
 from flambeau.tensor.call import call
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 needs_gpu = pytest.mark.gpu
 
@@ -32,19 +32,22 @@ GPU = flambeau.device("cuda", 0)
 
 
 def same(
-    name: str, inputs: tuple[Any, ...], params: tuple[Any, ...] = (), layout: Any = operators.plain
+    name: str, inputs: tuple[Any, ...], params: tuple[Any, ...] = (), layout: Any = operator_properties.plain
 ) -> None:
     """The operator gives the same bits on the GPU and on the CPU, whose bodies the virtual GPU runs."""
     op = table[name]
     want, got = (
         call(
             op,
-            [operators.tensor_of(x, layout, place) if isinstance(x, np.ndarray) else x for x in inputs],
+            [
+                operator_properties.tensor_of(x, layout, place) if isinstance(x, np.ndarray) else x
+                for x in inputs
+            ],
             params,
         )
         for place in (CPU, GPU)
     )
-    assert operators.bits(got) == operators.bits(want), (
+    assert operator_properties.bits(got) == operator_properties.bits(want), (
         f"{name} {[getattr(x, 'shape', x) for x in inputs]} {params}"
     )
 

@@ -12,10 +12,10 @@ from emulated import Device as EmulatedDevice
 from emulated import built, execute
 from scipy.linalg import blas, lapack
 
-from flambeau.core.memory import array_at
+from flambeau.core.host_arrays import array_at
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
 from flambeau.driver.cuda.device.program import wire_format
+from flambeau.driver.protocol import Launch
 
 Array = np.ndarray[Any, Any]
 _TYPES = {0: np.float32, 1: np.float64, 4: np.complex64, 5: np.complex128}
@@ -82,7 +82,7 @@ def _real(kind: Any) -> Any:
 
 
 class Library:
-    """In the place of `flambeau.driver.cuda.libraries.libraries.NativeLibrary`."""
+    """In the place of `flambeau.driver.cuda.libraries.native_library.NativeLibrary`."""
 
     def __init__(self, *about: Any) -> None:
         pass

@@ -49,10 +49,10 @@ def install() -> None:
     for name in os.environ["NULL_GPU_LIBRARIES"].split(os.pathsep):
         ctypes.CDLL(name)
     from flambeau.driver.cuda import driver
-    from flambeau.driver.cuda.libraries import libraries
+    from flambeau.driver.cuda.libraries import native_library
     from flambeau.driver.cuda.nn import convolution
 
-    libraries.load_library = _loaded
+    native_library.load_library = _loaded
     driver.CudaDriver.generic = lambda self, launch, index: (
         None
     )  # a host body needs the record of each launch

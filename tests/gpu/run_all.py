@@ -41,18 +41,18 @@ import numpy as np  # noqa: E402
 import flambeau  # noqa: E402
 from flambeau.core.dtype import from_numpy as dtype_of  # noqa: E402
 from flambeau.core.errors import NotSupportedError  # noqa: E402
-from flambeau.core.memory import array_at  # noqa: E402
+from flambeau.core.host_arrays import array_at  # noqa: E402
 from flambeau.core.meta import Meta  # noqa: E402
 from flambeau.core.random import DrawGrid  # noqa: E402
-from flambeau.driver.api import Launch  # noqa: E402
 from flambeau.driver.cuda.driver import CudaDriver  # noqa: E402
 from flambeau.driver.cuda.probe import why_not  # noqa: E402
+from flambeau.driver.protocol import Launch  # noqa: E402
 from flambeau.ops.op import Op, table  # noqa: E402
 from flambeau.runtime import system  # noqa: E402
 from flambeau.runtime.devices import configuration  # noqa: E402
 from flambeau.tensor.call import call, call_into  # noqa: E402
 from flambeau.tensor.tensor import Tensor  # noqa: E402
-from flambeau.testing import conformance, operators  # noqa: E402
+from flambeau.testing import conformance, operator_properties  # noqa: E402
 
 GPU = flambeau.device("cuda", 0)
 
@@ -82,7 +82,7 @@ def contract() -> int:
 def samples(op: Op) -> Iterator[tuple[Any, tuple[Any, ...], tuple[Any, ...]]]:
     """(dtype, inputs, params): an operator's samples in each dtype."""
     for kind in op.dtypes:
-        for number, (inputs, params) in enumerate(op.samples(operators.maker(kind, 0), kind)):
+        for number, (inputs, params) in enumerate(op.samples(operator_properties.maker(kind, 0), kind)):
             for tried, how in [(inputs, params), *(_of_few(op, inputs, params) if number == 0 else ())]:
                 yield kind, tried, tuple(GPU if isinstance(p, flambeau.device) else p for p in how)
 
@@ -91,16 +91,20 @@ def _of_few(
     op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...]
 ) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
     """The sample with operands of no elements and of one row, where the CPU takes them."""
-    for variant in (operators.no_elements, operators.one_row):
+    for variant in (operator_properties.no_elements, operator_properties.one_row):
         few = tuple(np.asarray(variant(x)) if isinstance(x, np.ndarray) else x for x in inputs)
         try:
-            call(op, [operators.tensor_of(x) if isinstance(x, np.ndarray) else x for x in few], params)
+            call(
+                op,
+                [operator_properties.tensor_of(x) if isinstance(x, np.ndarray) else x for x in few],
+                params,
+            )
         except (RuntimeError, IndexError, TypeError, ValueError):
             continue
         yield few, params
 
 
-LAYOUTS = (operators.plain, operators.reversed_dims, operators.with_gaps)
+LAYOUTS = (operator_properties.plain, operator_properties.reversed_dims, operator_properties.with_gaps)
 
 
 @dataclass
@@ -151,8 +155,8 @@ def compare_one(name: str) -> Found:
     flambeau.backends.cudnn.allow_tf32 = False
     op, found = table[name], Found()
     for kind, inputs, params in samples(op):
-        images = any(map(operators.is_image, inputs))
-        for layout in (*LAYOUTS, operators.channels_innermost) if images else LAYOUTS:
+        images = any(map(operator_properties.is_image, inputs))
+        for layout in (*LAYOUTS, operator_properties.channels_innermost) if images else LAYOUTS:
             try:
                 distance = _distance(op, inputs, params, layout)
             except NotSupportedError as error:
@@ -170,8 +174,10 @@ def compare_one(name: str) -> Found:
     return found
 
 
-def _distance(op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...], layout: operators.Layout) -> float:
-    host = [operators.tensor_of(x, layout) if isinstance(x, np.ndarray) else x for x in inputs]
+def _distance(
+    op: Op, inputs: tuple[Any, ...], params: tuple[Any, ...], layout: operator_properties.Layout
+) -> float:
+    host = [operator_properties.tensor_of(x, layout) if isinstance(x, np.ndarray) else x for x in inputs]
     there = [x.to(GPU) if isinstance(x, Tensor) else x for x in host]
     on_cpu = tuple(flambeau.device("cpu") if isinstance(p, flambeau.device) else p for p in params)
     want, got = call(op, host, on_cpu), call(op, there, params)

@@ -17,11 +17,11 @@ import numpy as np
 from flambeau.core.device import device
 from flambeau.core.dtype import from_numpy
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda import build
+from flambeau.driver.cuda import kernel_builder
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan
 from flambeau.driver.cuda.device.assertions import Guard
 from flambeau.driver.cuda.device.program import GenericKernel, KernelProgram, wire_format
+from flambeau.driver.protocol import Launch
 from flambeau.ops.op import Op
 from flambeau.tensor import call
 from flambeau.tensor.structures import Structures
@@ -44,7 +44,7 @@ class ProgramDriver:
 
     def generic(self, launch: Launch, index: int) -> Any:
         launch = launch.with_(capability=Device.capability)
-        built = build.build_kernels(launch, Device())  # type: ignore[arg-type]
+        built = kernel_builder.build_kernels(launch, Device())  # type: ignore[arg-type]
         described = _library_call(launch) if built is None else _described(built, launch)
         if described is None:
             return None
@@ -53,7 +53,7 @@ class ProgramDriver:
 
     def load(self, launch: Launch, index: int) -> Any:
         loaded = launch.with_(capability=Device.capability)
-        built = build.build_kernels(loaded, Device())  # type: ignore[arg-type]
+        built = kernel_builder.build_kernels(loaded, Device())  # type: ignore[arg-type]
         described = _library_call(loaded) or launch if built is None else _described(built, launch)
         return types.SimpleNamespace(workspace=(), launch=loaded, described=described)
 
@@ -66,7 +66,7 @@ class ProgramDriver:
 
 def _library_call(launch: Launch) -> tuple[Any, Any] | None:
     """Return the function that makes a library's call, and its numbers; None if each launch is built."""
-    planned = build.build_structure(launch, Device(), None)  # type: ignore[arg-type]
+    planned = kernel_builder.build_structure(launch, Device(), None)  # type: ignore[arg-type]
     if planned is None:
         return None
     numbers, run_of_shape = planned

@@ -3,7 +3,7 @@ addresses."""
 
 from __future__ import annotations
 
-from flambeau.driver.api import HostMemory
+from flambeau.driver.protocol import HostMemory
 from flambeau.observe.driver_proxy import Forward
 
 

@@ -11,7 +11,7 @@ from interleavings import draw_order, run
 from seeds import EXHAUSTIVE, session_seed
 
 from flambeau.testing.soundness.executor import Executor
-from flambeau.testing.soundness.generator import generate
+from flambeau.testing.soundness.program_generator import generate
 
 PROGRAMS, ORDERS, RUNS = (3000, 12, 700) if EXHAUSTIVE else (40, 5, 8)
 

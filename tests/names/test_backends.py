@@ -9,7 +9,7 @@ import pytest
 import torch as oracle
 
 import flambeau
-from flambeau.backends import cuda, cudnn, libraries
+from flambeau.backends import cuda, cudnn, library_flags
 from flambeau.core.flags import flags
 
 NAMES = ("matmul_allow_tf32", "float32_matmul_precision", "float16_reductions", "bfloat16_reductions",
@@ -262,7 +262,7 @@ def test_workspace() -> None:
     for backend in ("foo", 3, "ck"):
         theirs = outcome(lambda backend=backend: oracle.backends.cuda.blas_workspace_size(backend=backend))
         assert outcome(lambda backend=backend: cuda.blas_workspace_size(backend=backend)) == theirs
-    assert libraries.product_workspace() == size
+    assert library_flags.product_workspace() == size
 
 
 def test_plan_caches_are_of_public_classes() -> None:

@@ -17,7 +17,7 @@ import flambeau.nn._reduction
 import flambeau.nn.utils._named_member_accessor as accessor
 import flambeau.optim.lbfgs
 from flambeau._subclasses.fake_tensor import FakeTensorMode
-from flambeau.func import stateless
+from flambeau.func import functional_modules
 
 if torch is not None:
     import functorch
@@ -136,7 +136,7 @@ def test_functional_modules_equal() -> None:
             [v.requires_grad for v in values], str(caught.value)[:60],
         )  # fmt: skip
 
-    assert run(stateless, flambeau) == run(functorch, torch)
+    assert run(functional_modules, flambeau) == run(functorch, torch)
 
 
 @oracle

@@ -13,7 +13,7 @@ import pytest
 import torch as oracle
 
 import flambeau as torch
-from flambeau.driver import registry
+from flambeau.driver import driver_registry
 from flambeau.driver.cuda.libraries import nvml
 from flambeau.observe.tracing.range_recorder import RangeRecorder
 from flambeau.runtime.hooks import annotations
@@ -122,9 +122,9 @@ def test_sensors_are_nvml_s(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = fake_nvml(opened)
     monkeypatch.setattr(nvml.ctypes, "CDLL", lambda name: fake)
     names = ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate")
-    assert [registry.sensor(name, "abc") for name in names] == [37, 12, 55, 250_000, 1980]
+    assert [driver_registry.sensor(name, "abc") for name in names] == [37, 12, 55, 250_000, 1980]
     with pytest.raises(torch.DriverError, match="nvmlDeviceGetHandleByUUID failed with NVML error 6"):
-        registry.sensor("temperature", "GPU-other")
+        driver_registry.sensor("temperature", "GPU-other")
     assert opened == []
 
 
@@ -134,7 +134,7 @@ def test_without_nvml_sensors_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
     with pytest.raises(torch.NotSupportedError, match="NVML cannot be loaded"):
-        registry.sensor("temperature", "abc")
+        driver_registry.sensor("temperature", "abc")
 
 
 def test_capabilities() -> None:
@@ -184,9 +184,9 @@ def test_the_tools_range_on_real_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     driver.cuProfilerStart = lambda: (calls.append("start") or 0,)  # type: ignore[attr-defined]
     driver.cuProfilerStop = lambda: (calls.append("stop") or 5,)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", driver)
-    registry.tools_range(True)
+    driver_registry.tools_range(True)
     with pytest.raises(torch.DriverError, match="cuProfilerStop failed with CUDA error 5"):
-        registry.tools_range(False)
+        driver_registry.tools_range(False)
     assert calls == ["start", "stop"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flambeau.driver.host.kernels.native import build
-from flambeau.driver.host.kernels.native import library as libraries
+from flambeau.driver.host.kernels.native import kernel_library as libraries
 
 
 @pytest.fixture(scope="session")

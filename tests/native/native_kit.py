@@ -9,13 +9,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 import flambeau
-from flambeau.core.memory import array_at
+from flambeau.core.host_arrays import array_at
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
-from flambeau.driver.host.kernels.native.names import TYPES
+from flambeau.driver.host.kernels.native.kernel_names import TYPES
+from flambeau.driver.protocol import Launch
 from flambeau.ops.op import Op
 from flambeau.tensor.call import signature
-from flambeau.testing.operators import Layout, maker, plain, reversed_dims, tensor_of, with_gaps
+from flambeau.testing.operator_properties import Layout, maker, plain, reversed_dims, tensor_of, with_gaps
 
 Array = np.ndarray[Any, Any]
 SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, 65519.0, 3e38)

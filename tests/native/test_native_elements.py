@@ -19,14 +19,14 @@ from seeds import EXHAUSTIVE
 
 import flambeau
 from flambeau.core.dtype import DTYPES, dtype
-from flambeau.driver.api import Expression, Launch, NativeBody
-from flambeau.driver.host.kernels.native import bodies, build, elements, generator
-from flambeau.driver.host.kernels.native import library as libraries
-from flambeau.driver.host.kernels.native.library import KernelLibrary
-from flambeau.driver.host.kernels.native.names import EXTREMES, FLOAT_CALLS
+from flambeau.driver.host.kernels.native import bodies, build, element_bodies, source_generator
+from flambeau.driver.host.kernels.native import kernel_library as libraries
+from flambeau.driver.host.kernels.native.kernel_library import KernelLibrary
+from flambeau.driver.host.kernels.native.kernel_names import EXTREMES, FLOAT_CALLS
+from flambeau.driver.protocol import Expression, Launch, NativeBody
 from flambeau.ops.copy import copy
 from flambeau.ops.op import table
-from flambeau.testing.operators import Layout, plain, reversed_dims, tensor_of, with_gaps
+from flambeau.testing.operator_properties import Layout, plain, reversed_dims, tensor_of, with_gaps
 
 Array = np.ndarray[Any, Any]
 OPS = sorted(
@@ -34,7 +34,7 @@ OPS = sorted(
     for name, op in table.items()
     if op is not copy
     and isinstance(op.kernel.cuda, Expression)
-    and any(True for _ in generator.kernels_of(op, op.kernel.cuda))
+    and any(True for _ in source_generator.kernels_of(op, op.kernel.cuda))
 )
 ULPS = 4  # of two functions in one expression, and of float32 arithmetic around them
 
@@ -53,7 +53,7 @@ def test_native_kernel_computes_what_the_reference_does(
         assume(False)
     form = op.kernel.cuda
     assert isinstance(form, Expression)
-    native = elements.body(library, launch, form)
+    native = element_bodies.body(library, launch, form)
     assume(native is not None)
     assert isinstance(native, NativeBody)
     arrays = arrays_of(launch, inputs)
@@ -75,7 +75,7 @@ def compare(found: Array, want: Array, launch: Launch, arrays: list[Any]) -> Non
     assert isinstance(form, Expression)
     with np.errstate(invalid="ignore"):
         one, other = (x.astype(np.float64) for x in (found, want))
-    words = set(re.findall(r"\w+", elements.expression_text(launch, form)))
+    words = set(re.findall(r"\w+", element_bodies.expression_text(launch, form)))
     if not words & {*FLOAT_CALLS, "sqrt_"}:
         np.testing.assert_array_equal(one, other)
         if not words & {*EXTREMES}:  # NumPy returns either of two zeros
@@ -102,7 +102,7 @@ def test_conversions_have_the_bits_of_the_reference(
     assert isinstance(form, Expression)
     for target in DTYPES:
         launch = launch_of(copy, [x], (target, x.shape))
-        native = elements.body(library, launch, form)
+        native = element_bodies.body(library, launch, form)
         if native is not None:
             arrays = arrays_of(launch, [x])
             found, want = run(native, launch, arrays), run(copy.kernel.host(launch), launch, arrays)
@@ -117,7 +117,7 @@ def test_all_halves_convert_exactly(source: str, library: KernelLibrary) -> None
     assert isinstance(form, Expression)
     for bits, target in ((halves, flambeau.float32), (halves.astype(np.float32), kind)):
         launch = launch_of(copy, [tensor_of(bits)], (target, bits.shape))
-        body = elements.body(library, launch, form)
+        body = element_bodies.body(library, launch, form)
         assert body is not None
         found, want = run(body, launch, [bits]), run(copy.kernel.host(launch), launch, [bits])
         compare(found[0], want[0], launch, [bits])
@@ -137,7 +137,7 @@ def test_functions_of_float32_are_within_two_ulps(name: str, library: KernelLibr
     op, form = table[name], table[name].kernel.cuda
     assert isinstance(form, Expression)
     launch = launch_of(op, [tensor_of(x)], ())
-    body = elements.body(library, launch, form)
+    body = element_bodies.body(library, launch, form)
     assert body is not None
     (found,) = run(body, launch, [x])
     with np.errstate(all="ignore"):

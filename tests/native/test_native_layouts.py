@@ -17,12 +17,12 @@ from test_native_rows import FAMILIES
 from flambeau.core.device import CPU
 from flambeau.core.dtype import from_numpy
 from flambeau.core.meta import Meta
-from flambeau.driver import api
-from flambeau.driver.api import Launch, NativeBody, host_body
+from flambeau.driver import protocol
 from flambeau.driver.host.kernels.native import bodies
-from flambeau.driver.host.kernels.native.library import KernelLibrary
+from flambeau.driver.host.kernels.native.kernel_library import KernelLibrary
+from flambeau.driver.protocol import Launch, NativeBody, host_body
 from flambeau.ops.op import table
-from flambeau.testing.operators import Layout, plain, reversed_dims, tensor_of, with_gaps
+from flambeau.testing.operator_properties import Layout, plain, reversed_dims, tensor_of, with_gaps
 
 LAYOUTS = (plain, reversed_dims, with_gaps)
 
@@ -30,7 +30,7 @@ LAYOUTS = (plain, reversed_dims, with_gaps)
 @pytest.fixture(autouse=True)
 def native(library: KernelLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "library", lambda: library)
-    monkeypatch.setattr(api, "native_code", lambda: bodies)
+    monkeypatch.setattr(protocol, "native_code", lambda: bodies)
 
 
 @settings(max_examples=1000 if EXHAUSTIVE else 60)

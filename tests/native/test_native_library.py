@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from flambeau.driver.host.kernels.native import build
-from flambeau.driver.host.kernels.native import library as libraries
+from flambeau.driver.host.kernels.native import kernel_library as libraries
 
 PROGRAM = """
 import flambeau as torch
-from flambeau.driver.host.kernels.native.library import library
+from flambeau.driver.host.kernels.native.kernel_library import library
 
 assert library() is not None
 x = torch.rand(3000) - 0.5

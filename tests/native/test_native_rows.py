@@ -12,13 +12,13 @@ from native_kit import Array, arrays_of, calls, launch_of, run
 from seeds import EXHAUSTIVE
 
 import flambeau
-from flambeau.driver.api import Fold, Launch, Lists, NativeBody, Routine
-from flambeau.driver.host.kernels.native import added_rows, bodies, folds, generator, lists, rows
-from flambeau.driver.host.kernels.native.library import KernelLibrary
+from flambeau.driver.host.kernels.native import added_rows, bodies, folds, lists, row_bodies, source_generator
+from flambeau.driver.host.kernels.native.kernel_library import KernelLibrary
+from flambeau.driver.protocol import Fold, Launch, Lists, NativeBody, Routine
 from flambeau.ops.op import Op, table
-from flambeau.testing.operators import plain, with_gaps
+from flambeau.testing.operator_properties import plain, with_gaps
 
-ROWS = {builder for builder, _ in rows._KERNELS}
+ROWS = {builder for builder, _ in row_bodies._KERNELS}
 
 
 def family(op: Op) -> str:
@@ -26,9 +26,11 @@ def family(op: Op) -> str:
     form = op.kernel.cuda
     if isinstance(form, Routine) and form.builder in ROWS:
         return "rows"
-    kinds = [kind for kind in op.dtypes if kind in generator.TYPES]
+    kinds = [kind for kind in op.dtypes if kind in source_generator.TYPES]
     launches = (
-        [x for kind in kinds for x in generator._launches(op, kind)] if isinstance(form, Fold | Lists) else []
+        [x for kind in kinds for x in source_generator._launches(op, kind)]
+        if isinstance(form, Fold | Lists)
+        else []
     )
     if isinstance(form, Lists) and any(lists.kernel_of(x, form) for x in launches):
         return "lists"
@@ -144,6 +146,6 @@ def test_rows_of_infinities_are_what_pytorch_makes_of_them(
         launch = launch_of(table[name], [flambeau.from_numpy(x)], (1, None))
         form = launch.kernel.cuda
         assert isinstance(form, Routine)
-        (found,) = run(rows.body(library, launch, form), launch, [x])
+        (found,) = run(row_bodies.body(library, launch, form), launch, [x])
         want = getattr(torch, name)(torch.from_numpy(x), 1).numpy()
         np.testing.assert_allclose(found, want, rtol=2e-6, atol=1e-7)

@@ -9,13 +9,13 @@ import pytest
 from native_kit import Array, launch_of, run
 
 import flambeau
-from flambeau.driver.host.kernels.native import bodies, steps
-from flambeau.driver.host.kernels.native.library import KernelLibrary
+from flambeau.driver.host.kernels.native import bodies, expression_operators
+from flambeau.driver.host.kernels.native.kernel_library import KernelLibrary
 from flambeau.ops.cache_blocks import BLOCK
 from flambeau.ops.op import Op, table
 from flambeau.ops.pointwise import expression
 from flambeau.ops.pointwise.expression import Input, operator
-from flambeau.testing.operators import plain, tensor_of
+from flambeau.testing.operator_properties import plain, tensor_of
 
 
 def compute(library: KernelLibrary, op: Op, arrays: list[Any], native: bool) -> Array:
@@ -48,7 +48,7 @@ def test_an_expression_has_the_bits_of_its_operators(size: int, library: KernelL
 
 def test_a_step_takes_arrays_of_any_layout_and_numbers(library: KernelLibrary) -> None:
     launch = launch_of(table["exp"], [flambeau.ones(2)], ())
-    step = steps.step(library, launch, launch.kernel.cuda)
+    step = expression_operators.step(library, launch, launch.kernel.cuda)
     x = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
     assert step is not None
     np.testing.assert_array_equal(step(x.T), step(x.T.copy()))

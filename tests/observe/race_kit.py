@@ -7,8 +7,8 @@ from itertools import count
 from flambeau.core.device import device
 from flambeau.core.dtype import float32
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Executable, HostMemory, Kernel, Launch
 from flambeau.driver.host import HostDriver
+from flambeau.driver.protocol import Executable, HostMemory, Kernel, Launch
 from flambeau.observe import attach_detector
 from flambeau.observe.driver_proxy import Forward
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from race_kit import kernel, machine, meta
 
 from flambeau.core import callsite
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 
 
 def test_the_site_of_a_command_is_the_users_line():

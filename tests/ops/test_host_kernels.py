@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 import flambeau
 from flambeau import Tensor
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops import cache_blocks
 from flambeau.ops.op import Op, table
 from flambeau.tensor.call import call, signature
-from flambeau.testing.operators import (
+from flambeau.testing.operator_properties import (
     UNSAMPLED,
     channels_innermost,
     maker,

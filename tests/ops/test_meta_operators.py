@@ -11,10 +11,14 @@ from flambeau.core.device import CPU, META
 from flambeau.core.dtype import dtype
 from flambeau.ops.op import Op
 from flambeau.tensor.call import call
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 KINDS = {"float32", "int64", "complex64"}
-LAYOUTS = (operators.plain, operators.reversed_dims, operators.channels_innermost)
+LAYOUTS = (
+    operator_properties.plain,
+    operator_properties.reversed_dims,
+    operator_properties.channels_innermost,
+)
 
 
 def _layouts(result: Any) -> list[tuple[Any, ...]]:
@@ -25,15 +29,15 @@ def _layouts(result: Any) -> list[tuple[Any, ...]]:
 def _compare(op: Op, kind: dtype) -> list[str]:
     """Return a line for each sample whose result on the meta device differs from the CPU's."""
     found = []
-    for inputs, params in op.samples(operators.maker(kind, 0), kind):
+    for inputs, params in op.samples(operator_properties.maker(kind, 0), kind):
         for layout in LAYOUTS:
             try:
-                want = _layouts(call(op, operators._laid_out(inputs, layout, CPU), params))
+                want = _layouts(call(op, operator_properties._laid_out(inputs, layout, CPU), params))
             except (RuntimeError, IndexError, TypeError, ValueError):
                 continue
             moved = tuple([META if p is CPU else p for p in params])
             try:
-                result = call(op, operators._laid_out(inputs, layout, META), moved)
+                result = call(op, operator_properties._laid_out(inputs, layout, META), moved)
                 have: Any = _layouts(result)
                 if any(not t.is_meta for t in (result if isinstance(result, tuple) else (result,))):
                     have = "not on the meta device"
@@ -51,7 +55,7 @@ def _compare(op: Op, kind: dtype) -> list[str]:
 def test_meta_results_are_laid_out_as_on_the_cpu(kind: str) -> None:
     faults: list[str] = []
     compared = 0
-    for op, each in operators.cases():
+    for op, each in operator_properties.cases():
         if each.name == kind:
             compared += 1
             faults += _compare(op, each)

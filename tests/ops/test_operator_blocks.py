@@ -11,7 +11,7 @@ from typing import Any
 
 import flambeau
 from flambeau.ops.op import Op, table
-from flambeau.testing import operators  # noqa: F401 (it loads all records)
+from flambeau.testing import operator_properties  # noqa: F401 (it loads all records)
 
 PACKAGE = Path(flambeau.__file__).parent
 NAMES = set(table) | {name.partition(".")[0] for name in table}
@@ -37,7 +37,7 @@ ARGUMENT_VALUES = {"sum", "add", "prod", "mean", "min", "max", "amin", "amax", "
 ALLOWED = {
     "__init__.py": "names that are imported at their first use",
     "tensor/arguments/arg_errors.py": "functions whose integers PyTorch converts otherwise, by their public names",
-    "driver/host/kernels/native/names.py": "functions of prelude.cuh, by how compilers vectorize them",
+    "driver/host/kernels/native/kernel_names.py": "functions of prelude.cuh, by how compilers vectorize them",
     "cli/calibration/microbenchmarks.py": "the calls that are measured",
     "_C/__init__.py": "PyTorch's names of its C++ module, re-exported",
     "_subclasses/fake_tensor.py": "aten's operators whose results have sizes that depend on values",
@@ -46,17 +46,17 @@ ALLOWED = {
     "_aten/table.py": "PyTorch's own list of aten operators that take numbers for tensors",
     "_aten/translations.py": "calls of aten, by which TorchDispatchMode sees a record; aten lies above ops",
     "autograd/profiler_recorder.py": "names of the profiler's rows, which are PyTorch's",
-    "driver/cuda/index/ranks.py": "C++ of kernels that share a builder, by kind of rank",
+    "driver/cuda/index/order_statistics.py": "C++ of kernels that share a builder, by kind of rank",
     "fx/codegen.py": "Python's operators, by the names of the module `operator`",
     "fx/proxy.py": "Python's operators, by the names of the module `operator`",
     "fx/qualified_names.py": "PyTorch's modules of functions, which generated code names",
     "masked.py": "public names of torch.masked",
-    "observe/reporting/operators.py": "Python's augmented assignments, each with the method that it calls",
+    "observe/reporting/operator_names.py": "Python's augmented assignments, each with the method that it calls",
     "ops/pointwise/expression_cpp.py": "the C++ functions that jiterator's language has",
     "sparse/__init__.py": "public names of torch.sparse",
     "tensor/arguments/torch_function.py": "dunders, each with the method that __torch_function__ receives",
     "testing/operator_page.py": "notes of docs/operators.md on differences from PyTorch",
-    "testing/operators.py": "operators without samples, each with the reason, which generated tests require",
+    "testing/operator_properties.py": "operators without samples, each with the reason, which generated tests require",
     "testing/soundness/graph_steps.py": "steps of random programs, which only some operators can be",
 }
 """Files that name operators together, and why that is not a second list."""

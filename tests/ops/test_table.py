@@ -11,10 +11,10 @@ from seeds import EXHAUSTIVE, session_seed
 
 import flambeau
 from flambeau.core.dtype import complex128, float32, float64, int64
-from flambeau.driver.api import Routine
+from flambeau.driver.protocol import Routine
 from flambeau.ops.op import Op, table
 from flambeau.tensor.call import call
-from flambeau.testing.operators import UNSAMPLED, cases, check_virtual, maker, summary
+from flambeau.testing.operator_properties import UNSAMPLED, cases, check_virtual, maker, summary
 
 SAMPLED = sorted(set(table) - set(UNSAMPLED))
 

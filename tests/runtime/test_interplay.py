@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import flambeau as torch
+from flambeau.runtime.memory.allocator_statistics import Ledger
 from flambeau.runtime.memory.resources import Wrapped
-from flambeau.runtime.memory.statistics import Ledger
 
 MIB = 1 << 20
 

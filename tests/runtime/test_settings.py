@@ -14,8 +14,8 @@ import pytest
 
 import flambeau as torch
 from flambeau.core.device import device
-from flambeau.driver.api import Kernel, Launch
 from flambeau.driver.cuda import probe
+from flambeau.driver.protocol import Kernel, Launch
 from flambeau.runtime import system
 from flambeau.runtime.devices import configuration
 from flambeau.tensor.call import launch_sleep

@@ -17,7 +17,7 @@ import pytest
 
 import flambeau as torch
 from flambeau.serialization.legacy import MAGIC, VERSION
-from flambeau.serialization.machine import PickleMachine
+from flambeau.serialization.pickle_machine import PickleMachine
 
 
 def saved(obj: Any) -> io.BytesIO:

@@ -14,7 +14,7 @@ import pytest
 
 import flambeau as torch
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.nn import functional as F
 from flambeau.ops.linalg.matmul import matmul
 from flambeau.runtime import system

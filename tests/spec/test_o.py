@@ -13,7 +13,7 @@ import pytest
 
 import flambeau as torch
 from flambeau.cuda import nvtx
-from flambeau.driver.registry import nvtx_tool
+from flambeau.driver.driver_registry import nvtx_tool
 from flambeau.observe.tracing.range_recorder import AnnotatedRange, RangeRecorder
 from flambeau.runtime.hooks import annotations
 

@@ -121,7 +121,7 @@ def test_other_arguments_of_a_rebuilt_tensor_have_their_types(arguments: Any) ->
 
 
 def test_the_dtype_of_a_rebuilt_tensor_is_a_dtype() -> None:
-    from flambeau.serialization.names import BYTES, STORAGES
+    from flambeau.serialization.pickle_names import BYTES, STORAGES
 
     for kind in (BYTES, STORAGES[torch.int64], "int64", np.int64, None):
         with pytest.raises(TypeError, match=r"dtype must be torch\.dtype"):

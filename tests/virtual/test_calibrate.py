@@ -12,7 +12,7 @@ from flambeau.cli.calibration.constant_fit import GROUPS, fit, simulate, value_o
 from flambeau.cli.calibration.microbenchmarks import BENCHMARKS, Sizes, draw, measure_all
 from flambeau.cli.calibration.profile_text import profile_text
 from flambeau.cli.main import main
-from flambeau.driver.registry import profile_table, virtual_models, why_no_gpu
+from flambeau.driver.driver_registry import profile_table, virtual_models, why_no_gpu
 
 ENOUGH = 1 << 20  # bytes; longer copies whose bytes really move make the tests slow
 DEVICE = (

@@ -9,7 +9,7 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import float16, float32, float64, int64
 from flambeau.core.errors import DriverError
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Kernel, Launch, MatrixProduct, Work
+from flambeau.driver.protocol import Kernel, Launch, MatrixProduct, Work
 from flambeau.driver.virtual import VirtualDriver, cost
 from flambeau.driver.virtual.host_time import load_host
 from flambeau.driver.virtual.profile import load_profile, profile_names

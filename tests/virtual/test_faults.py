@@ -11,7 +11,7 @@ from virtual_kit import NOTHING, adder, download, failing, upload
 
 import flambeau
 from flambeau.core.errors import DriverError
-from flambeau.driver.api import HostMemory, Kernel
+from flambeau.driver.protocol import HostMemory, Kernel
 from flambeau.driver.virtual import VirtualDriver
 from flambeau.driver.virtual.scheduling import scheduler as core
 from flambeau.driver.virtual.scheduling.schedule_policy import Earliest

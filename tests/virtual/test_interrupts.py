@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from flambeau.driver.api import HostMemory
+from flambeau.driver.protocol import HostMemory
 from flambeau.driver.virtual import VirtualDriver
 
 

@@ -10,7 +10,7 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import float32, uint8
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError, OutOfMemoryError
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Kernel, Launch
+from flambeau.driver.protocol import Kernel, Launch
 from flambeau.driver.virtual import VirtualDriver
 from flambeau.driver.virtual.memory.arena import Arena
 

@@ -11,9 +11,9 @@ from virtual_kit import failing, upload
 import flambeau as torch
 from flambeau.core.device import CPU
 from flambeau.core.dtype import float32
-from flambeau.core.memory import bytes_at
+from flambeau.core.host_arrays import bytes_at
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.driver.virtual import VirtualDriver
 from flambeau.driver.virtual.memory.arena import POISON
 

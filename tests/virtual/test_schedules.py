@@ -12,7 +12,7 @@ from virtual_kit import SLEEP, busy_program
 
 from flambeau.core.dtype import int64
 from flambeau.core.errors import DriverError
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.driver.virtual import VirtualDriver
 from flambeau.driver.virtual.scheduling.schedule_policy import open_policy
 

@@ -8,7 +8,7 @@ from virtual_kit import NOTHING, SLEEP, adder
 
 import flambeau as torch
 from flambeau.core.dtype import int64
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.driver.virtual import VirtualDriver
 from flambeau.driver.virtual.scheduling.scheduler import Command
 

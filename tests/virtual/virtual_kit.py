@@ -6,9 +6,9 @@ import numpy as np
 
 from flambeau.core.device import CPU
 from flambeau.core.dtype import float32
-from flambeau.core.memory import address_of
+from flambeau.core.host_arrays import address_of
 from flambeau.core.meta import Meta
-from flambeau.driver.api import HostMemory, Kernel, Launch
+from flambeau.driver.protocol import HostMemory, Kernel, Launch
 
 
 def _add_body(launch):

@@ -7,10 +7,10 @@ from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 from flambeau import fft, linalg, special
-from flambeau._library.operators import dispatch_below_autograd as _AutoDispatchBelowAutograd
+from flambeau._library.user_operators import dispatch_below_autograd as _AutoDispatchBelowAutograd
 from flambeau.core.absent import absent_class
 from flambeau.core.device import device
-from flambeau.core.names import lacking, publish
+from flambeau.core.public_names import lacking, publish
 from flambeau.nn import functional
 from flambeau.runtime import system
 from flambeau.tensor.arguments.torch_function import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core.absent import absent_function
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 _ADVICE = "torch.vmap calls its function for one sample after another, so there are no batched tensors."
 _ABSENT = (

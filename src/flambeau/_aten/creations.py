@@ -7,7 +7,7 @@ from operator import index
 from typing import Any
 
 from flambeau._aten.table import names
-from flambeau._library.operators import packet_of
+from flambeau._library.user_operators import packet_of
 from flambeau.tensor.arguments.options import default_device
 from flambeau.tensor.tensor import Tensor
 

@@ -16,7 +16,7 @@ from flambeau._aten import composed, structured  # noqa: F401
 from flambeau._aten.creations import show_creation
 from flambeau._aten.overloads import find_overload, own_overload
 from flambeau._aten.translations import SEVERAL, VIEWS, Call, Translation, translation_of
-from flambeau._library.operators import overloads_of, packet_of
+from flambeau._library.user_operators import overloads_of, packet_of
 from flambeau.core.frozen import Record
 from flambeau.ops.op import Derivative, Op
 from flambeau.tape.mode import mode, recording

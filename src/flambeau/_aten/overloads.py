@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any
 
 from flambeau._aten.table import load
-from flambeau._library.operators import Operator, OpOverload, OpOverloadPacket, packet_of
 from flambeau._library.schema import parse_schema
+from flambeau._library.user_operators import Operator, OpOverload, OpOverloadPacket, packet_of
 from flambeau.ops.view import View
 from flambeau.tensor.autograd import autograd_meta
 from flambeau.tensor.call import call

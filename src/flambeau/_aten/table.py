@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from flambeau._aten.kernels import kernel_of
-from flambeau._library import operators
-from flambeau._library.operators import Operator, is_default
+from flambeau._library import user_operators
 from flambeau._library.schema import TENSOR_OR_NUMBER, Argument, FunctionSchema, bind_arguments, parse_schema
+from flambeau._library.user_operators import Operator, is_default
 
 # Operators for which a number may stand for a tensor.
 _NUMBERS_AS_TENSORS = frozenset(
@@ -65,7 +65,7 @@ def load(name: str) -> None:
         text, _, tags = line.partition("  # ")
         schema = _DeclaredSchema(*parse_schema(f"aten::{text}"))
         schema.text = f"aten::{text}"
-        operators.add_operator(AtenOperator(schema, tags.split()))
+        user_operators.add_operator(AtenOperator(schema, tags.split()))
 
 
 class AtenOperator(Operator):
@@ -77,8 +77,8 @@ class AtenOperator(Operator):
 
     def __init__(self, schema: FunctionSchema, tags: Sequence[str]) -> None:
         self.is_composite = "composite" in tags
-        marks = [operators.Tag[tag] for tag in tags if tag != "composite"]
-        super().__init__(schema, [*marks, operators.Tag.pt2_compliant_tag])
+        marks = [user_operators.Tag[tag] for tag in tags if tag != "composite"]
+        super().__init__(schema, [*marks, user_operators.Tag.pt2_compliant_tag])
         self.kernels["CompositeImplicitAutograd"] = self._compute
         self._binding = schema if schema.name not in _NUMBERS_AS_TENSORS else _with_numbers(schema)
         if schema.name == "aten::_scaled_dot_product_efficient_attention_backward":
@@ -147,4 +147,4 @@ def _as_public(argument: Argument | None, value: Any) -> Any:
     return value
 
 
-operators.load_aten_with(load)
+user_operators.load_aten_with(load)

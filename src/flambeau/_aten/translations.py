@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from flambeau._aten.overloads import find_overload
-from flambeau._library.operators import overloads_of
+from flambeau._library.user_operators import overloads_of
 from flambeau.core.frozen import Record
 from flambeau.ops.op import Derivative
 from flambeau.ops.pointwise.pointwise import Pointwise

@@ -38,7 +38,7 @@ from flambeau._dynamo.eval_frame import (
     optimize_assert,
 )
 from flambeau._dynamo.external_utils import is_compiling
-from flambeau.core.names import explain_absent_names, publish
+from flambeau.core.public_names import explain_absent_names, publish
 from flambeau.nn.compile_options import list_backends, lookup_backend, register_backend
 
 __all__ = [

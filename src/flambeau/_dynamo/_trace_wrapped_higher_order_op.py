@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 __all__ = ["TransformGetItemToIndex"]
 

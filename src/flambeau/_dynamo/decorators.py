@@ -15,7 +15,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from flambeau._dynamo import config
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.nn.compilation import (
     CompileContext,
     DisableContext,

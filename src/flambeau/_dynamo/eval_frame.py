@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.nn.compilation import CompileContext, DisableContext, DynamoStance, OptimizedModule
 from flambeau.nn.compilation import NullDecorator as _NullDecorator
 from flambeau.nn.compilation import find_innermost as innermost_fn

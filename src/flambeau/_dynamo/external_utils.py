@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.tensor.exchange.interop import as_tensor
 from flambeau.tensor.tensor import Tensor
 

@@ -1,5 +1,5 @@
 """torch._functorch: internals of PyTorch's function transforms that libraries import."""
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 explain_absent_names(globals(), "torch._functorch")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flambeau.core.absent import absent_function
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.tensor.tensor import Tensor as Tensor
 from flambeau.utils._pytree import tree_flatten as tree_flatten
 from flambeau.utils._pytree import tree_unflatten as tree_unflatten

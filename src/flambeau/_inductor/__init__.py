@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flambeau._inductor import config
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.nn.compile_options import list_mode_options
 from flambeau.nn.compiler_settings import settings_of
 

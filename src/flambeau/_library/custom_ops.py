@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from flambeau._library.infer_schema import infer_schema
-from flambeau._library.operators import (
+from flambeau._library.operator_gradients import record_by_formula
+from flambeau._library.user_operators import (
     Operator,
     OpOverload,
     define_operator,
@@ -16,7 +17,6 @@ from flambeau._library.operators import (
     find_tensors,
     remove_operator,
 )
-from flambeau._library.recording import record_by_formula
 from flambeau.amp.autocast_mode import _cast, autocast
 from flambeau.core.dtype import dtype
 from flambeau.tensor import autocast as autocast_state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flambeau._subclasses import fake_tensor
 from flambeau._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 __all__ = ["FakeTensor", "FakeTensorMode"]
 

@@ -15,7 +15,7 @@ from flambeau.core.device import META, device
 from flambeau.core.dtype import bool_, uint8
 from flambeau.core.errors import NotSupportedError, devices_differ
 from flambeau.core.flags import flags
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.tape.mode import recording
 from flambeau.tensor import dispatch
 from flambeau.tensor.arguments.options import default_device, place

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flambeau.ao import quantization
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 __all__ = ["quantization"]
 

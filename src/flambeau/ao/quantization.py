@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core.absent import absent_class, absent_function
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.nn.modules.module import Module
 
 _ADVICE = "Quantize with PyTorch: save the weights here by `torch.save(module.state_dict(), file)`."

@@ -29,7 +29,7 @@ from flambeau.autograd.grad_mode import (
     set_multithreading_enabled,
 )
 from flambeau.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
-from flambeau.core.names import lacking as _missing
+from flambeau.core.public_names import lacking as _missing
 from flambeau.tensor.functions.gradients import run_backward, run_grad
 from flambeau.tensor.functions.joining import stack
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from flambeau.core.dtype import FLOATING
-from flambeau.core.names import lacking, publish
+from flambeau.core.public_names import lacking, publish
 from flambeau.tensor import forward_mode
 from flambeau.tensor.tensor import Tensor
 

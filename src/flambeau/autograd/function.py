@@ -11,6 +11,7 @@ from typing import Any
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import FLOATING
 from flambeau.ops.view import view
+from flambeau.tape.autograd_node import Edge, Node
 from flambeau.tape.function_base import (
     ContextState,
     FunctionBase,
@@ -20,7 +21,6 @@ from flambeau.tape.function_base import (
     state_of,
 )
 from flambeau.tape.mode import mode, recording
-from flambeau.tape.node import Edge, Node
 from flambeau.tensor import interception
 from flambeau.tensor.autograd.autograd_meta import edge_of, run
 from flambeau.tensor.autograd.grad_validation import fit_gradient, zeros_of

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core.handle import RemovableHandle
+from flambeau.tape.autograd_node import GradientEdge
+from flambeau.tape.autograd_node import Node as _EngineNode
 from flambeau.tape.function_base import FunctionBase
 from flambeau.tape.mode import mode as state
 from flambeau.tape.mode import shared_mode
-from flambeau.tape.node import GradientEdge
-from flambeau.tape.node import Node as _EngineNode
 from flambeau.tensor.autograd.autograd_meta import edge_of
 from flambeau.tensor.exchange.transfer import empty_pinned
 from flambeau.tensor.tensor import Tensor

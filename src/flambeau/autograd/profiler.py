@@ -18,8 +18,8 @@ from flambeau.autograd.profiler_events import DeviceType, FunctionEvent, Functio
 from flambeau.autograd.profiler_list import EventList
 from flambeau.autograd.profiler_recorder import ProfileRecorder, name_of, shapes_of
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import explain_absent_names
-from flambeau.driver.api import Executable
+from flambeau.core.public_names import explain_absent_names
+from flambeau.driver.protocol import Executable
 from flambeau.runtime.hooks import annotations, launch_hooks
 
 __all__ = ["EventList", "FunctionEvent", "FunctionEventAvg", "emit_nvtx", "profile", "record_function"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from flambeau.autograd.profiler_events import DeviceType, FunctionEvent, Interval
 from flambeau.runtime import system
-from flambeau.runtime.context import AllocatedBlock, Context
+from flambeau.runtime.device_context import AllocatedBlock, Context
 
 
 @dataclass(frozen=True)

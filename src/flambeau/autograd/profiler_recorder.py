@@ -14,10 +14,10 @@ from flambeau.autograd.profiler_work import ProfiledDriver, Work, request_of
 from flambeau.core.callsite import is_inside
 from flambeau.core.device import CPU
 from flambeau.core.meta import Meta
-from flambeau.driver.api import AUTOCAST, Driver, Executable
+from flambeau.driver.protocol import AUTOCAST, Driver, Executable
 from flambeau.observe.tracing.driver_calls import Request
 from flambeau.runtime import current, system
-from flambeau.runtime.context import AllocatedBlock, Context
+from flambeau.runtime.device_context import AllocatedBlock, Context
 from flambeau.runtime.hooks import annotations, launch_hooks, memory_hooks
 
 _NAMES = {

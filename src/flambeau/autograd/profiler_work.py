@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 from flambeau.autograd.profiler_events import DeviceType, FunctionEvent, Interval
 from flambeau.core.callsite import Site
-from flambeau.driver.api import Collective, Driver, Executable, HostMemory, Launch, Launcher
+from flambeau.driver.protocol import Collective, Driver, Executable, HostMemory, Launch, Launcher
 from flambeau.observe.driver_proxy import Forward
 from flambeau.observe.tracing.driver_calls import GIVE, CommandCounter, Request, Simulated
 from flambeau.observe.tracing.gpu_timing import Measured
 from flambeau.observe.tracing.timeline import MARKERS
 from flambeau.runtime import current, system
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 
 _LABELS = {
     "copy_in": "Memcpy HtoD (Pageable -> Device)",

@@ -11,7 +11,7 @@ from typing import Any
 
 from flambeau.backends import cuda, cudnn, mps
 from flambeau.backends.flagged import FlaggedModule
-from flambeau.backends.products import Precision
+from flambeau.backends.matmul_flags import Precision
 
 _LATER = ("cpu", "kleidiai", "mha", "mkl", "mkldnn", "nnpack", "openmp", "opt_einsum", "quantized",
           "xnnpack")  # fmt: skip

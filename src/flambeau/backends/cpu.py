@@ -1,6 +1,6 @@
 """`torch.backends.cpu`: the CPU's vector instructions."""
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 __all__ = ["get_cpu_capability"]
 

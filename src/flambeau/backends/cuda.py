@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from flambeau.backends.attention import (
+from flambeau.backends.attention_flags import (
     SDPAParams,
     allow_fp16_bf16_reduction_math_sdp,
     can_use_cudnn_attention,
@@ -25,14 +25,14 @@ from flambeau.backends.attention import (
     sdp_kernel,
 )
 from flambeau.backends.flagged import FlaggedModule
-from flambeau.backends.libraries import (
+from flambeau.backends.library_flags import (
     blas_workspace_size,
     cublas_workspace_size,
     cublaslt_workspace_size,
     preferred_blas_library,
     preferred_linalg_library,
 )
-from flambeau.backends.products import cuBLASModule
+from flambeau.backends.matmul_flags import cuBLASModule
 from flambeau.runtime import current, system
 from flambeau.runtime.devices import library_plans
 

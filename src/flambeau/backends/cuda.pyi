@@ -18,7 +18,7 @@ from flambeau.core.size import Size as _Size
 from flambeau.core.typeinfo import finfo as _finfo, iinfo as _iinfo
 from flambeau.runtime.generator import Generator as _Generator
 from flambeau.runtime.streams.event import Event as _Event
-from flambeau.tape.node import Node as _Node
+from flambeau.tape.autograd_node import Node as _Node
 from flambeau.tensor.arguments import return_types as _return_types
 from flambeau.tensor.arguments.typing import layout as _layout, memory_format as _memory_format
 from flambeau.tensor.storages import TypedStorage as _TypedStorage, UntypedStorage as _UntypedStorage
@@ -69,21 +69,21 @@ class cuFFTPlanCacheManager(cuFFTPlanCache):
 def is_built() -> bool:
     ...
 from flambeau.backends.flagged import FlaggedModule as FlaggedModule
-from flambeau.backends.attention import SDPAParams as SDPAParams
-from flambeau.backends.attention import allow_fp16_bf16_reduction_math_sdp as allow_fp16_bf16_reduction_math_sdp
-from flambeau.backends.libraries import blas_workspace_size as blas_workspace_size
-from flambeau.backends.attention import can_use_cudnn_attention as can_use_cudnn_attention
-from flambeau.backends.attention import can_use_efficient_attention as can_use_efficient_attention
-from flambeau.backends.attention import can_use_flash_attention as can_use_flash_attention
-from flambeau.backends.products import cuBLASModule as cuBLASModule
-from flambeau.backends.libraries import cublas_workspace_size as cublas_workspace_size
-from flambeau.backends.libraries import cublaslt_workspace_size as cublaslt_workspace_size
-from flambeau.backends.attention import fp16_bf16_reduction_math_sdp_allowed as fp16_bf16_reduction_math_sdp_allowed
-from flambeau.backends.attention import is_ck_sdpa_available as is_ck_sdpa_available
-from flambeau.backends.attention import is_flash_attention_available as is_flash_attention_available
-from flambeau.backends.libraries import preferred_blas_library as preferred_blas_library
-from flambeau.backends.libraries import preferred_linalg_library as preferred_linalg_library
-from flambeau.backends.attention import sdp_kernel as sdp_kernel
+from flambeau.backends.attention_flags import SDPAParams as SDPAParams
+from flambeau.backends.attention_flags import allow_fp16_bf16_reduction_math_sdp as allow_fp16_bf16_reduction_math_sdp
+from flambeau.backends.library_flags import blas_workspace_size as blas_workspace_size
+from flambeau.backends.attention_flags import can_use_cudnn_attention as can_use_cudnn_attention
+from flambeau.backends.attention_flags import can_use_efficient_attention as can_use_efficient_attention
+from flambeau.backends.attention_flags import can_use_flash_attention as can_use_flash_attention
+from flambeau.backends.matmul_flags import cuBLASModule as cuBLASModule
+from flambeau.backends.library_flags import cublas_workspace_size as cublas_workspace_size
+from flambeau.backends.library_flags import cublaslt_workspace_size as cublaslt_workspace_size
+from flambeau.backends.attention_flags import fp16_bf16_reduction_math_sdp_allowed as fp16_bf16_reduction_math_sdp_allowed
+from flambeau.backends.attention_flags import is_ck_sdpa_available as is_ck_sdpa_available
+from flambeau.backends.attention_flags import is_flash_attention_available as is_flash_attention_available
+from flambeau.backends.library_flags import preferred_blas_library as preferred_blas_library
+from flambeau.backends.library_flags import preferred_linalg_library as preferred_linalg_library
+from flambeau.backends.attention_flags import sdp_kernel as sdp_kernel
 
 def cudnn_sdp_enabled() -> _bool: ...
 cufft_plan_cache: Any

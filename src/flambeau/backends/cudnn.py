@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from flambeau.backends.flagged import Attributes, Flag, FlaggedModule
-from flambeau.backends.products import Precision, is_tf32, say_tf32
+from flambeau.backends.matmul_flags import Precision, is_tf32, say_tf32
 from flambeau.core.device import CPU
 from flambeau.core.dtype import float16, float32, float64
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.flags import flags as flags_of
-from flambeau.driver.registry import cudnn_version
+from flambeau.driver.driver_registry import cudnn_version
 from flambeau.tensor.tensor import Tensor
 
 

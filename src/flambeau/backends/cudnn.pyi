@@ -18,7 +18,7 @@ from flambeau.core.size import Size as _Size
 from flambeau.core.typeinfo import finfo as _finfo, iinfo as _iinfo
 from flambeau.runtime.generator import Generator as _Generator
 from flambeau.runtime.streams.event import Event as _Event
-from flambeau.tape.node import Node as _Node
+from flambeau.tape.autograd_node import Node as _Node
 from flambeau.tensor.arguments import return_types as _return_types
 from flambeau.tensor.arguments.typing import layout as _layout, memory_format as _memory_format
 from flambeau.tensor.storages import TypedStorage as _TypedStorage, UntypedStorage as _UntypedStorage
@@ -49,11 +49,11 @@ from flambeau.core.device import CPU as CPU
 from flambeau.backends.flagged import Flag as Flag
 from flambeau.backends.flagged import FlaggedModule as FlaggedModule
 from flambeau.core.errors import NotSupportedError as NotSupportedError
-from flambeau.backends.products import Precision as Precision
+from flambeau.backends.matmul_flags import Precision as Precision
 from flambeau.tensor.tensor import Tensor as Tensor
-from flambeau.driver.registry import cudnn_version as cudnn_version
-from flambeau.backends.products import is_tf32 as is_tf32
-from flambeau.backends.products import say_tf32 as say_tf32
+from flambeau.driver.driver_registry import cudnn_version as cudnn_version
+from flambeau.backends.matmul_flags import is_tf32 as is_tf32
+from flambeau.backends.matmul_flags import say_tf32 as say_tf32
 
 enabled: bool
 benchmark: bool

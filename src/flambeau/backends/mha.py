@@ -1,7 +1,7 @@
 """torch.backends.mha: the switch of PyTorch's fast path for attention modules, which has no effect here."""
 
 from flambeau.core.flags import flags
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 __all__ = ["get_fastpath_enabled", "set_fastpath_enabled"]
 

@@ -1,6 +1,6 @@
 """torch.backends.mkldnn: Intel's oneDNN, which Flambeau does not use. Programs that tune it ask."""
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 __all__ = ["is_available"]
 

@@ -3,7 +3,7 @@
 from typing import NoReturn
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 __all__ = [
     "get_core_count",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 __all__ = ["get_opt_einsum", "is_available"]
 

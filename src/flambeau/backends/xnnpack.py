@@ -1,6 +1,6 @@
 """`torch.backends.xnnpack`: XNNPACK, which Flambeau does not use. Programs ask whether it is available."""
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 __all__ = ["is_available"]
 

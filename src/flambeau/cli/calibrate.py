@@ -20,7 +20,7 @@ import flambeau
 from flambeau.cli.calibration.profile_text import profile_text
 from flambeau.cli.environment import why_not_readable, why_not_writable
 from flambeau.core.files import replace_file
-from flambeau.driver.registry import profile_table, virtual_models, why_no_gpu
+from flambeau.driver.driver_registry import profile_table, virtual_models, why_no_gpu
 from flambeau.version import flambeau as version
 
 _SEED = 26

@@ -6,8 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
-from flambeau.backends.products import follow_environment
-from flambeau.driver.registry import check_virtual
+from flambeau.backends.matmul_flags import follow_environment
+from flambeau.driver.driver_registry import check_virtual
 
 
 def add_machine_options(parser: argparse.ArgumentParser, *, for_ranks: bool = False) -> None:

@@ -19,7 +19,7 @@ from types import FunctionType, ModuleType
 from flambeau.cli import import_hook
 from flambeau.cli.environment import why_not_readable
 from flambeau.cli.output.explore_report import exploration_document, write_exploration, write_first
-from flambeau.cli.outputs import add_outputs, why_no_outputs, write_outputs
+from flambeau.cli.output_files import add_outputs, why_no_outputs, write_outputs
 from flambeau.cli.progress import Progress
 from flambeau.cli.run import INTERRUPTED, RACE_STATUS, execute, exit_status, processes_so_far
 from flambeau.cli.signals import Stopping, Terminated

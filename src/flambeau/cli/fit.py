@@ -19,9 +19,9 @@ from flambeau.cli.environment import why_no_machine, why_not_readable
 from flambeau.cli.output.console import error_text, time_text
 from flambeau.cli.run import options_of, run
 from flambeau.core.files import replace_file
-from flambeau.driver.registry import open_driver, virtual_models
+from flambeau.driver.driver_registry import open_driver, virtual_models
 from flambeau.runtime import system
-from flambeau.runtime.memory.statistics import format_size
+from flambeau.runtime.memory.allocator_statistics import format_size
 
 _HEAD = ("profile", "memory", "peak allocated", "reserved", "fits", "step", "")
 _NEEDS_DATA = "keep shapes and times, no data"  # part of the error that virtual GPUs without data raise

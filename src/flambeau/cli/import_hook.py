@@ -18,7 +18,7 @@ from types import FunctionType, ModuleType
 
 import flambeau
 from flambeau.core.absent_names import advice_for_module
-from flambeau.core.names import is_inner
+from flambeau.core.public_names import is_inner
 from flambeau.core.torch_alias import alias_spec
 
 SHIM = str(Path(__file__).parents[1] / "shim")

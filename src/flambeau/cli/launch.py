@@ -12,10 +12,10 @@ from pathlib import Path
 from flambeau.cli import import_hook
 from flambeau.cli.environment import add_machine_options, export_options, why_no_machine
 from flambeau.cli.output.launch_report import REPORT, launch_document, write_ranks
-from flambeau.cli.outputs import add_outputs, why_no_outputs, write_outputs
+from flambeau.cli.output_files import add_outputs, why_no_outputs, write_outputs
 from flambeau.cli.run import RACE_STATUS
+from flambeau.report.child_reports import ChildReports
 from flambeau.report.document import has_failed
-from flambeau.report.processes import ChildReports
 from flambeau.runtime.devices import configuration
 
 

@@ -15,7 +15,7 @@ from flambeau.cli.snapshot_file import load
 from flambeau.core.files import replace_file
 from flambeau.core.status_line import Meter
 from flambeau.runtime.memory.allocator_config import Policy, from_environment, policy_of
-from flambeau.runtime.memory.statistics import format_size
+from flambeau.runtime.memory.allocator_statistics import format_size
 from flambeau.runtime.memory_reports.replay import ReplayResult, events_of, play
 
 _UNLIMITED = 1 << 62

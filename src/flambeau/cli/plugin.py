@@ -39,8 +39,8 @@ from flambeau.core.callsite import is_inside
 from flambeau.core.errors import RaceError
 from flambeau.observe import handovers
 from flambeau.observe.reports import Certificate
+from flambeau.report.child_reports import ChildReports
 from flambeau.report.document import races_of
-from flambeau.report.processes import ChildReports
 from flambeau.report.recorder import machine_fields, machine_report
 from flambeau.runtime import system
 from flambeau.runtime.devices import configuration
@@ -102,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
     wanted = config.getoption("virtual_gpus")
     if config.getoption("float32_precision") is not None:
         os.environ["FLAMBEAU_FLOAT32_PRECISION"] = config.getoption("float32_precision")
-        import_module("flambeau.backends.products").follow_environment()
+        import_module("flambeau.backends.matmul_flags").follow_environment()
     if config.getoption("gpu_schedules") < 1 or (wanted is not None and wanted < 1):
         raise pytest.UsageError("--virtual-gpus and --gpu-schedules must be at least 1")
     _check(config, "gpu_profile", "flambeau.driver.virtual.profile", "load_profile")

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from flambeau.cli.environment import why_not_writable
-from flambeau.report.annotations import source_root, wants_annotations, write_annotations
 from flambeau.report.document import Document, head, write_document
+from flambeau.report.github_annotations import source_root, wants_annotations, write_annotations
 from flambeau.runtime.devices import configuration
 
 WITHOUT_TORCH = (

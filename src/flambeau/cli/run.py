@@ -24,15 +24,15 @@ from flambeau.cli import import_hook
 from flambeau.cli.environment import add_machine_options, export_options, why_no_machine, why_not_readable
 from flambeau.cli.output.console import PIPE_STATUS, escape_unencodable, is_lost
 from flambeau.cli.output.run_report import write_screen
-from flambeau.cli.outputs import add_outputs, why_no_outputs, write_files, write_outputs
+from flambeau.cli.output_files import add_outputs, why_no_outputs, write_files, write_outputs
 from flambeau.cli.signals import Stopping, Terminated
 from flambeau.cli.tracebacks import FULL, traceback_of
 from flambeau.cli.trailing_options import take_last
 from flambeau.core.errors import NotSupportedError, RaceError
 from flambeau.observe import handovers
 from flambeau.observe.reports import Edit
+from flambeau.report.child_reports import ChildReports
 from flambeau.report.document import Document, has_failed, races_of, run_document
-from flambeau.report.processes import ChildReports
 from flambeau.report.recorder import ProcessRecorder
 from flambeau.runtime import system
 from flambeau.runtime.devices import blas_threads, configuration

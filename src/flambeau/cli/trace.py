@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from flambeau.cli.outputs import add_outputs
+from flambeau.cli.output_files import add_outputs
 from flambeau.cli.run import add_options, run
 from flambeau.cli.trailing_options import take_last
 

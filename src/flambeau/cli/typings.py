@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flambeau.core.files import replace_file
-from flambeau.core.names import is_inner
+from flambeau.core.public_names import is_inner
 
 _PACKAGE = Path(__file__).parents[1]
 _OWN = ("cli", "report", "shim")  # packages that no program imports

@@ -13,7 +13,7 @@ from flambeau import _dynamo
 from flambeau._dynamo.external_utils import wrap_numpy as _wrap_numpy
 from flambeau.compiler import config
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import explain_absent_names, publish
+from flambeau.core.public_names import explain_absent_names, publish
 from flambeau.nn.compilation import compile as _compile
 from flambeau.nn.compile_options import CudagraphSteps, get_default_backend, set_default_backend
 from flambeau.nn.parameter import Parameter

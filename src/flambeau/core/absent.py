@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import raising_function
+from flambeau.core.public_names import raising_function
 
 
 class _AbsentType(type):

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from flambeau.core.errors import absent_device
-from flambeau.core.names import raising_function
+from flambeau.core.public_names import raising_function
 
 
 def build_refusals(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import lacks
+from flambeau.core.public_names import lacks
 
 BOOL, INTEGRAL, FLOATING, COMPLEX = range(4)  # categories, in order of promotion
 NAMED = 4  # the category of dtypes that programs may name and compare, and that no tensor has

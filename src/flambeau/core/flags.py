@@ -34,7 +34,7 @@ class Flags:
     float16_accumulation: bool
     cudnn_allow_tf32: bool  # for convolutions
     rnn_allow_tf32: bool  # for recurrent layers
-    # the settings of the last three as programs wrote them: see backends/products.py
+    # the settings of the last three as programs wrote them: see backends/matmul_flags.py
     precisions: tuple[str, ...]
     cudnn_enabled: bool
     cudnn_benchmark: bool

@@ -3,8 +3,8 @@
 # Note [Sparse tensors]
 A sparse tensor is a `Tensor` whose storage holds tensors: indices and values. Its meta is a `SparseMeta`, for which
 plans of calls never exist. A call with a sparse operand therefore misses the plan cache, and the slow path uses the
-tables of `tensor/layouts.py`; an operator without an entry raises. Dense calls pay nothing, and no kernel reads a
-sparse tensor's memory, because a sparse tensor has neither an address nor strides.
+tables of `tensor/layout_functions.py`; an operator without an entry raises. Dense calls pay nothing, and no kernel
+reads a sparse tensor's memory, because a sparse tensor has neither an address nor strides.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from types import CodeType, ModuleType
 from typing import Any, cast
 
-from flambeau.core.names import is_inner
+from flambeau.core.public_names import is_inner
 
 
 class AliasFinder:

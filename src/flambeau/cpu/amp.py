@@ -5,7 +5,7 @@ from __future__ import annotations
 from flambeau import amp
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import bfloat16, dtype
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 __all__ = ["autocast"]
 

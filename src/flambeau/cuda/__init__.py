@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from flambeau.core.names import lacking, publish
+from flambeau.core.public_names import lacking, publish
 from flambeau.cuda.devices import (
     OutOfMemoryError,
     can_device_access_peer,
@@ -107,7 +107,9 @@ has_magma = False  # linear algebra runs by cuSOLVER
 
 _LATER = {  # name -> the module that is imported when it is first asked for
     **{name: name for name in ("_utils", "amp", "comm", "jiterator", "nccl", "nvtx", "profiler", "sparse")},
-    **dict.fromkeys(("CudaError", "DeferredCudaCallError", "check_error", "cudaStatus", "cudart"), "library"),
+    **dict.fromkeys(
+        ("CudaError", "DeferredCudaCallError", "check_error", "cudaStatus", "cudart"), "runtime_library"
+    ),
     "_get_device_index": "_utils",
     **dict.fromkeys(
         (

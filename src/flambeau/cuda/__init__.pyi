@@ -18,7 +18,7 @@ from flambeau.core.size import Size as _Size
 from flambeau.core.typeinfo import finfo as _finfo, iinfo as _iinfo
 from flambeau.runtime.generator import Generator as _Generator
 from flambeau.runtime.streams.event import Event as _Event
-from flambeau.tape.node import Node as _Node
+from flambeau.tape.autograd_node import Node as _Node
 from flambeau.tensor.arguments import return_types as _return_types
 from flambeau.tensor.arguments.typing import layout as _layout, memory_format as _memory_format
 from flambeau.tensor.storages import TypedStorage as _TypedStorage, UntypedStorage as _UntypedStorage
@@ -29,10 +29,10 @@ _IntOrInts: TypeAlias = _int | Sequence[_int]
 _Tensors: TypeAlias = Sequence[Tensor]
 _Device: TypeAlias = _str | _int | _device | None
 
-from flambeau.runtime.graphs.graph import CUDAGraph as CUDAGraph
+from flambeau.runtime.graphs.cuda_graph import CUDAGraph as CUDAGraph
 from flambeau.cuda.memory import CUDAPluggableAllocator as CUDAPluggableAllocator
-from flambeau.cuda.library import CudaError as CudaError
-from flambeau.cuda.library import DeferredCudaCallError as DeferredCudaCallError
+from flambeau.cuda.runtime_library import CudaError as CudaError
+from flambeau.cuda.runtime_library import DeferredCudaCallError as DeferredCudaCallError
 from flambeau.runtime.streams.event import Event as Event
 from flambeau.cuda.streams import ExternalStream as ExternalStream
 from flambeau.runtime.graphs.mempool import MemPool as MemPool
@@ -46,12 +46,12 @@ from flambeau.cuda.memory import caching_allocator_disabled as caching_allocator
 from flambeau.cuda.memory import caching_allocator_enable as caching_allocator_enable
 from flambeau.cuda.devices import can_device_access_peer as can_device_access_peer
 from flambeau.cuda.memory import change_current_allocator as change_current_allocator
-from flambeau.cuda.library import check_error as check_error
+from flambeau.cuda.runtime_library import check_error as check_error
 from flambeau.cuda.sensors import clock_rate as clock_rate
 from flambeau.cuda import comm as comm
-from flambeau.cuda.library import cudaStatus as cudaStatus
+from flambeau.cuda.runtime_library import cudaStatus as cudaStatus
 from flambeau.runtime.generator import cuda_defaults as cuda_defaults
-from flambeau.cuda.library import cudart as cudart
+from flambeau.cuda.runtime_library import cudart as cudart
 from flambeau.cuda.devices import current_blas_handle as current_blas_handle
 from flambeau.cuda.devices import current_device as current_device
 from flambeau.cuda.devices import current_solver_handle as current_solver_handle
@@ -78,7 +78,7 @@ from flambeau.cuda.random import get_rng_state_all as get_rng_state_all
 from flambeau.cuda.streams import get_stream_from_external as get_stream_from_external
 from flambeau.cuda.devices import get_sync_debug_mode as get_sync_debug_mode
 from flambeau.cuda.graphs import graph as graph
-from flambeau.runtime.graphs.graph import graph_pool_handle as graph_pool_handle
+from flambeau.runtime.graphs.cuda_graph import graph_pool_handle as graph_pool_handle
 from flambeau.cuda import graphed as graphed
 from flambeau.cuda import graphs as graphs
 from flambeau.cuda.memory import host_memory_stats as host_memory_stats
@@ -89,11 +89,10 @@ from flambeau.cuda import initialization as initialization
 from flambeau.cuda.memory import ipc_collect as ipc_collect
 from flambeau.runtime.system import is_available as is_available
 from flambeau.cuda.devices import is_bf16_supported as is_bf16_supported
-from flambeau.runtime.graphs.graph import is_current_stream_capturing as is_current_stream_capturing
+from flambeau.runtime.graphs.cuda_graph import is_current_stream_capturing as is_current_stream_capturing
 from flambeau.runtime.system import is_initialized as is_initialized
 from flambeau.cuda.devices import is_tf32_supported as is_tf32_supported
 from flambeau.cuda import jiterator as jiterator
-from flambeau.cuda import library as library
 from flambeau.cuda.memory import list_gpu_processes as list_gpu_processes
 from flambeau.cuda.graphed import make_graphed_callables as make_graphed_callables
 from flambeau.cuda.random import manual_seed as manual_seed
@@ -123,6 +122,7 @@ from flambeau.cuda.memory import reset_max_memory_cached as reset_max_memory_cac
 from flambeau.cuda.memory import reset_peak_host_memory_stats as reset_peak_host_memory_stats
 from flambeau.cuda.memory import reset_peak_memory_stats as reset_peak_memory_stats
 from flambeau.cuda.memory import reset_peak_stats as reset_peak_stats
+from flambeau.cuda import runtime_library as runtime_library
 from flambeau.cuda.random import seed as seed
 from flambeau.cuda.random import seed_all as seed_all
 from flambeau.cuda import sensors as sensors

@@ -1,6 +1,6 @@
 """torch.cuda.comm: copies and sums of tensors over several GPUs."""
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.nn.parallel.comm import (
     broadcast,
     broadcast_coalesced,

@@ -6,7 +6,7 @@ from typing import Any
 
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.core.flags import flags
-from flambeau.driver.api import DeviceProperties
+from flambeau.driver.protocol import DeviceProperties
 from flambeau.runtime import current, system
 from flambeau.runtime.streams.guards import device, device_of
 from flambeau.runtime.system import device_count, init, is_available, is_initialized

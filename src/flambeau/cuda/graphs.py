@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from flambeau.core.errors import argument_type
-from flambeau.core.names import lacking, lacks
+from flambeau.core.public_names import lacking, lacks
 from flambeau.cuda.memory import empty_cache
 from flambeau.cuda.streams import synchronize
-from flambeau.runtime.graphs.graph import CUDAGraph, graph_pool_handle, is_current_stream_capturing
+from flambeau.runtime.graphs.cuda_graph import CUDAGraph, graph_pool_handle, is_current_stream_capturing
 from flambeau.runtime.memory.private_pool import PoolId
 from flambeau.runtime.streams.accelerator_stream import Stream
 

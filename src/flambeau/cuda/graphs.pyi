@@ -18,7 +18,7 @@ from flambeau.core.size import Size as _Size
 from flambeau.core.typeinfo import finfo as _finfo, iinfo as _iinfo
 from flambeau.runtime.generator import Generator as _Generator
 from flambeau.runtime.streams.event import Event as _Event
-from flambeau.tape.node import Node as _Node
+from flambeau.tape.autograd_node import Node as _Node
 from flambeau.tensor.arguments import return_types as _return_types
 from flambeau.tensor.arguments.typing import layout as _layout, memory_format as _memory_format
 from flambeau.tensor.storages import TypedStorage as _TypedStorage, UntypedStorage as _UntypedStorage
@@ -30,7 +30,7 @@ _Tensors: TypeAlias = Sequence[Tensor]
 _Device: TypeAlias = _str | _int | _device | None
 
 from types import TracebackType
-from flambeau.runtime.graphs.graph import CUDAGraph
+from flambeau.runtime.graphs.cuda_graph import CUDAGraph
 from flambeau.runtime.memory.private_pool import PoolId
 from flambeau.runtime.streams.accelerator_stream import Stream
 class graph:
@@ -43,11 +43,11 @@ class graph:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         ...
-from flambeau.runtime.graphs.graph import CUDAGraph as CUDAGraph
+from flambeau.runtime.graphs.cuda_graph import CUDAGraph as CUDAGraph
 from flambeau.runtime.streams.accelerator_stream import Stream as Stream
 from flambeau.cuda.memory import empty_cache as empty_cache
-from flambeau.runtime.graphs.graph import graph_pool_handle as graph_pool_handle
-from flambeau.runtime.graphs.graph import is_current_stream_capturing as is_current_stream_capturing
+from flambeau.runtime.graphs.cuda_graph import graph_pool_handle as graph_pool_handle
+from flambeau.runtime.graphs.cuda_graph import is_current_stream_capturing as is_current_stream_capturing
 from flambeau.cuda.streams import synchronize as synchronize
 
 TYPE_CHECKING: _bool

@@ -8,7 +8,7 @@ from typing import Any
 from flambeau.core.callsite import place, program_site
 from flambeau.core.device import device as torch_device
 from flambeau.core.errors import RaceError
-from flambeau.cuda.library import DeferredCudaCallError
+from flambeau.cuda.runtime_library import DeferredCudaCallError
 from flambeau.cuda.streams import get_stream_from_external, set_stream
 from flambeau.runtime import current, generator, system
 from flambeau.runtime.generator import Generator

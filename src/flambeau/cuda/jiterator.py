@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.ops.op import Op
 from flambeau.ops.pointwise.expression import MOST
 from flambeau.ops.pointwise.expression_cpp import functions_of, kernel_of

@@ -19,15 +19,15 @@ from typing import Any, cast
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.files import replacing
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.runtime import current, system
 from flambeau.runtime.graphs.mempool import MemPool, use_mem_pool
 from flambeau.runtime.memory.allocator import CachingAllocator
 from flambeau.runtime.memory.allocator_config import policy_of
+from flambeau.runtime.memory.allocator_statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
 from flambeau.runtime.memory.history import Recording
 from flambeau.runtime.memory.private_pool import NOBODY, as_id
 from flambeau.runtime.memory.resources import DriverMemory, LibraryMemory, Resource, as_resource
-from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
 from flambeau.runtime.memory_reports.snapshot import (  # imported here, because destructors use them at a program's end
     dump,
     snapshot,

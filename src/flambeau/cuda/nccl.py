@@ -14,11 +14,11 @@ from warnings import warn
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import is_contiguous
-from flambeau.core.names import explain_absent_names
-from flambeau.driver.api import Collective
-from flambeau.driver.registry import nccl_version
+from flambeau.core.public_names import explain_absent_names
+from flambeau.driver.driver_registry import nccl_version
+from flambeau.driver.protocol import Collective
 from flambeau.runtime import current, system
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.devices.communicators import communicators
 from flambeau.tensor.tensor import Tensor
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from flambeau.core.names import explain_absent_names
-from flambeau.driver.registry import nvtx_tool
+from flambeau.core.public_names import explain_absent_names
+from flambeau.driver.driver_registry import nvtx_tool
 from flambeau.runtime.hooks import annotations
 from flambeau.runtime.hooks.annotations import pop, push
 

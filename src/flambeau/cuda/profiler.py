@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flambeau.core.names import explain_absent_names
-from flambeau.driver.registry import tools_range
+from flambeau.core.public_names import explain_absent_names
+from flambeau.driver.driver_registry import tools_range
 from flambeau.runtime import system
 from flambeau.runtime.hooks import annotations
 

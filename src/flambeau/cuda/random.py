@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.core.device import device
 from flambeau.core.flags import flags
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.runtime import generator, system
 from flambeau.runtime.generator import Generator
 from flambeau.tensor.functions.random import get_state, set_state

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.driver.registry import sensor
+from flambeau.driver.driver_registry import sensor
 from flambeau.runtime import current, system
 
 __all__ = ["clock_rate", "memory_usage", "power_draw", "temperature", "utilization"]

@@ -16,9 +16,9 @@ from flambeau.data.collate import default_collate, default_convert
 from flambeau.data.dataset import Dataset, IterableDataset
 from flambeau.data.fetch import _DatasetKind, kind_of
 from flambeau.data.pin import Pinner, pin_memory
-from flambeau.data.pool import Pool
 from flambeau.data.sampler import BatchSampler, RandomSampler, SequentialSampler, drawn_seed
 from flambeau.data.worker import Ended, Restart, Task, WorkerSetup
+from flambeau.data.worker_pool import Pool
 from flambeau.runtime import current, system
 from flambeau.runtime.generator import Generator
 

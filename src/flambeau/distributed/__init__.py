@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module as _import_module
 from typing import Any as _Any
 
-from flambeau.core.names import lacking as _lacking
-from flambeau.core.names import publish as _publish
+from flambeau.core.public_names import lacking as _lacking
+from flambeau.core.public_names import publish as _publish
 from flambeau.distributed import distributed_c10d
 from flambeau.distributed.distributed_c10d import *  # noqa: F403
 

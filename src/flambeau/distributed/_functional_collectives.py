@@ -12,12 +12,12 @@ import warnings
 from typing import Any
 
 from flambeau.autograd.function import Function
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.collectives import collective_checks
 from flambeau.distributed.collectives.reduce_op import RedOpType
 from flambeau.distributed.device_mesh import DeviceMesh
-from flambeau.distributed.groups import get_rank, named_group
 from flambeau.distributed.nn.functional import _AlltoAllSingle, _Broadcast
+from flambeau.distributed.process_groups import get_rank, named_group
 from flambeau.distributed.world import ProcessGroup, world
 from flambeau.ops.shape.joining import cat
 from flambeau.tensor.arguments.typing import contiguous_format

@@ -11,13 +11,13 @@ import json
 from collections.abc import Mapping, Sequence
 
 from flambeau.core.callsite import caller, place
-from flambeau.distributed.backends import processes
+from flambeau.distributed.backend_names import NamedNumber
+from flambeau.distributed.backends import rank_processes
 from flambeau.distributed.backends.backend import Place
-from flambeau.distributed.errors import DistBackendError
-from flambeau.distributed.names import NamedNumber
+from flambeau.distributed.dist_errors import DistBackendError
 from flambeau.distributed.stores.store import await_keys
-from flambeau.driver.api import Collective
-from flambeau.driver.meetings import PAIRED, common_arguments, describe
+from flambeau.driver.collective_rules import PAIRED, common_arguments, describe
+from flambeau.driver.protocol import Collective
 
 
 class DebugLevel(NamedNumber):
@@ -78,7 +78,7 @@ class Agreement:
     def _other(self, rank: int, text: str) -> bytes:
         store = self._place.store
         why = await_keys(
-            store, [self._key(rank)], self.timeout, lambda: processes.describe_ended(store, rank)
+            store, [self._key(rank)], self.timeout, lambda: rank_processes.describe_ended(store, rank)
         )
         if why is not None:
             raise DistBackendError(

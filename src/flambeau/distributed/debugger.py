@@ -10,7 +10,7 @@ from pdb import Pdb
 from typing import Any
 
 from flambeau.distributed.collectives.collectives import barrier
-from flambeau.distributed.groups import get_rank
+from flambeau.distributed.process_groups import get_rank
 from flambeau.distributed.world import world
 
 log = logging.getLogger("torch.distributed")

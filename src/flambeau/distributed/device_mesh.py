@@ -14,17 +14,17 @@ from typing import Any
 
 from flambeau.core.dtype import int32
 from flambeau.core.errors import type_name
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed import mesh_layout
 from flambeau.distributed.debug import DebugLevel, level_of
-from flambeau.distributed.groups import (
+from flambeau.distributed.mesh_layout import Axis
+from flambeau.distributed.process_groups import (
     get_process_group_ranks,
     get_rank,
     get_world_size,
     is_initialized,
     named_group,
 )
-from flambeau.distributed.mesh_layout import Axis
 from flambeau.distributed.setup import init_process_group, new_group
 from flambeau.distributed.world import ProcessGroup, world
 from flambeau.runtime import current, system

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NewType
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
+from flambeau.distributed.backend_names import Backend, BackendConfig
 from flambeau.distributed.backends.backend_registry import (
     is_gloo_available,
     is_mpi_available,
@@ -60,14 +61,14 @@ from flambeau.distributed.collectives.objects import (
 from flambeau.distributed.collectives.reduce_op import RedOpType, ReduceOp, _make_nccl_premul_sum, reduce_op
 from flambeau.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
 from flambeau.distributed.debug import DebugLevel
-from flambeau.distributed.errors import (
+from flambeau.distributed.dist_errors import (
     DistBackendError,
     DistError,
     DistNetworkError,
     DistStoreError,
     QueueEmptyError,
 )
-from flambeau.distributed.groups import (
+from flambeau.distributed.process_groups import (
     GroupMember,
     get_backend,
     get_backend_config,
@@ -88,8 +89,7 @@ from flambeau.distributed.groups import (
     set_debug_level,
     set_debug_level_from_env,
 )
-from flambeau.distributed.groups import group_or_default as _group_or_default
-from flambeau.distributed.names import Backend, BackendConfig
+from flambeau.distributed.process_groups import group_or_default as _group_or_default
 from flambeau.distributed.rendezvous import register_rendezvous_handler, rendezvous
 from flambeau.distributed.setup import (
     _abort_process_group,

@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from flambeau.distributed.errors import DistError
+from flambeau.distributed.dist_errors import DistError
 from flambeau.distributed.launching.agent import Agent, LaunchPlan
 from flambeau.distributed.launching.cluster_environment import TaskPlacement, detect_placement
 from flambeau.distributed.launching.launch_options import get_args_parser

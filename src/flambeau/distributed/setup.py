@@ -11,18 +11,18 @@ from typing import Any
 
 from flambeau.core.device import device
 from flambeau.core.errors import NotSupportedError
+from flambeau.distributed.backend_names import Backend, devices_of
 from flambeau.distributed.backends import backend_registry, watchdog
 from flambeau.distributed.backends.nccl_options import priority_of
 from flambeau.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
 from flambeau.distributed.excepthook import report_by_rank
-from flambeau.distributed.groups import (
+from flambeau.distributed.launching.rank_watch import watch_ranks
+from flambeau.distributed.process_groups import (
     get_process_group_ranks,
     get_world_size,
     group_or_default,
     is_registered,
 )
-from flambeau.distributed.launching.rank_watch import watch_ranks
-from flambeau.distributed.names import Backend, devices_of
 from flambeau.distributed.rendezvous import rendezvous
 from flambeau.distributed.stores.store import JobStore, turn
 from flambeau.distributed.world import NON_GROUP_MEMBER, ProcessGroup, World, world

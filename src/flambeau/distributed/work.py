@@ -9,7 +9,7 @@ from typing import Any
 
 from flambeau.core.errors import RaceError
 from flambeau.distributed.backends.communicator import PendingCollective
-from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.dist_errors import DistBackendError
 from flambeau.distributed.future import Future
 from flambeau.runtime import current, system
 from flambeau.runtime.streams.event import Event

@@ -15,13 +15,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from flambeau.core.names import lacks
-from flambeau.distributed.backends import backend_registry, processes
+from flambeau.core.public_names import lacks
+from flambeau.distributed.backend_names import BackendType
+from flambeau.distributed.backends import backend_registry, rank_processes
 from flambeau.distributed.backends.backend import DEFAULT, Backend, Place
 from flambeau.distributed.backends.thread_backend import Hub
 from flambeau.distributed.debug import Agreement, DebugLevel, level_of
-from flambeau.distributed.errors import DistBackendError
-from flambeau.distributed.names import BackendType
+from flambeau.distributed.dist_errors import DistBackendError
 from flambeau.distributed.stores.store import PrefixStore
 
 NOT_INITIALIZED = (
@@ -126,7 +126,7 @@ class ProcessGroup:
             return self.backend_of("cpu")
         place = replace(self._place, store=PrefixStore("staged", self._place.store))
         if place.size > 1 and self._hub is None:
-            processes.announce(place.store, place.rank)
+            rank_processes.announce(place.store, place.rank)
         return backend_registry.make(word, "cpu", place, self._hub, lambda: self.backend_of("cpu"))
 
     def backend_for(self, tensor: Any) -> Backend:
@@ -227,7 +227,7 @@ class World:
         """Create and register a group that this rank is in. `rank`: in the group; `priority`: of its streams."""
         store = None if self.store is None else PrefixStore(name, self.store)
         if store is not None:
-            processes.announce(store, rank)
+            rank_processes.announce(store, rank)
         hub = None if self.session is None else self.session.hub(f"{self.world_groups}/{name}")
         place = Place(rank, len(ranks), ranks, name, store, timeout, priority)
         group = self.groups[name] = ProcessGroup(place, word, devices, hub, description)

@@ -1,6 +1,6 @@
 """`torch.distributions`: probability distributions whose parameters are tensors."""
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributions import constraint_registry, constraints, kl, kl_formulas, transforms, utils
 from flambeau.distributions.bernoulli import Bernoulli
 from flambeau.distributions.beta import Beta

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau.core import dtype as dtypes
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.core.typeinfo import finfo
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.functions import linalg

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributions.bernoulli import Bernoulli
 from flambeau.distributions.beta import Beta
 from flambeau.distributions.categorical import Categorical

@@ -1,6 +1,6 @@
 """`torch.distributions.transforms`: bijections with the logarithm of their derivative."""
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributions.event_transforms import (
     CatTransform,
     CorrCholeskyTransform,

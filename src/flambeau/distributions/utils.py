@@ -8,7 +8,7 @@ from numbers import Number
 from typing import Any
 
 from flambeau.autograd.grad_mode import enable_grad
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.core.typeinfo import finfo
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.exchange.data import tensor

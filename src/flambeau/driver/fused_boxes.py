@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from flambeau.core.layout import is_dense, merge_dims
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Fused, FusedStep, FusedView, Launch, is_join, uses_index
+from flambeau.driver.protocol import Expression, Fused, FusedStep, FusedView, Launch, is_join, uses_index
 
 _MOST_STEPS, _MOST_READS = 96, 24  # of a kernel, which bound its registers and parameters
 _MOST_BOXES = 8

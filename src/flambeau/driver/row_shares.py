@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch, Routine
+from flambeau.driver.protocol import Launch, Routine
 
 _MOST_THREADS = 1024
 _HELD = 128  # the maximum number of bytes that a thread holds in registers

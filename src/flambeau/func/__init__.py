@@ -1,8 +1,8 @@
 """`torch.func`: modules as functions of their parameters, gradients and Jacobians of functions, vmap."""
 
-from flambeau.core.names import explain_absent_names, publish
+from flambeau.core.public_names import explain_absent_names, publish
 from flambeau.func.batching import vmap
-from flambeau.func.gradients import grad, grad_and_value
+from flambeau.func.function_gradients import grad, grad_and_value
 from flambeau.func.jacobians import hessian, jacfwd, jacrev, jvp, linearize, vjp
 from flambeau.func.modules import (
     functional_call,

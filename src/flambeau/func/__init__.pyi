@@ -7,11 +7,11 @@ def debug_unwrap(tensor: Tensor, *, recurse: bool=...) -> Tensor:
     ...
 from flambeau.tensor.tensor import Tensor as Tensor
 from flambeau.func import batching as batching
+from flambeau.func import function_gradients as function_gradients
 from flambeau.func.modules import functional_call as functional_call
 from flambeau.func.modules import functionalize as functionalize
-from flambeau.func.gradients import grad as grad
-from flambeau.func.gradients import grad_and_value as grad_and_value
-from flambeau.func import gradients as gradients
+from flambeau.func.function_gradients import grad as grad
+from flambeau.func.function_gradients import grad_and_value as grad_and_value
 from flambeau.func.jacobians import hessian as hessian
 from flambeau.func.jacobians import jacfwd as jacfwd
 from flambeau.func import jacobians as jacobians

@@ -12,7 +12,14 @@ from functools import wraps
 from typing import Any
 
 from flambeau.autograd.grad_mode import enable_grad, is_grad_enabled
-from flambeau.func.gradients import detach, leaves, map_leaves, positions_of, reaches_others, replace_tensor
+from flambeau.func.function_gradients import (
+    detach,
+    leaves,
+    map_leaves,
+    positions_of,
+    reaches_others,
+    replace_tensor,
+)
 from flambeau.tensor import forward_mode
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.functions.gradients import run_grad

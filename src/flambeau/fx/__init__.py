@@ -1,6 +1,6 @@
 """`torch.fx`: programs as graphs, which can be read, changed and turned into Python code again."""
 
-from flambeau.core.names import explain_absent_names, publish
+from flambeau.core.public_names import explain_absent_names, publish
 from flambeau.fx import _symbolic_trace, operator_schemas, proxy, tensor_type, traceback
 from flambeau.fx._symbolic_trace import PH, ProxyableClassMeta, Tracer, symbolic_trace, wrap
 from flambeau.fx.graph import CodeGen, Graph

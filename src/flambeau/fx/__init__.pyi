@@ -20,7 +20,6 @@ from flambeau.fx.node import has_side_effect as has_side_effect
 from flambeau.fx import immutable_collections as immutable_collections
 from flambeau.fx import interpreter as interpreter
 from flambeau.fx.node import map_arg as map_arg
-from flambeau.fx import names as names
 from flambeau.fx import node as node
 from flambeau.fx import operator_schemas as operator_schemas
 from flambeau.fx import passes as passes
@@ -31,5 +30,6 @@ from flambeau.fx import subgraph_rewriter as subgraph_rewriter
 from flambeau.fx._symbolic_trace import symbolic_trace as symbolic_trace
 from flambeau.fx import tensor_type as tensor_type
 from flambeau.fx import traceback as traceback
+from flambeau.fx import value_names as value_names
 from flambeau.fx._symbolic_trace import wrap as wrap
 

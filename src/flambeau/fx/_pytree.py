@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.core.names import publish
+from flambeau.core.public_names import publish
 from flambeau.utils._pytree import PyTree, TreeSpec, tree_flatten, tree_unflatten
 
 __all__ = ["tree_flatten", "tree_flatten_spec", "tree_unflatten"]

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import flambeau as torch
-from flambeau.core.names import publish
+from flambeau.core.public_names import publish
 from flambeau.fx.codegen import _PyTreeCodeGen, _PyTreeInfo
 from flambeau.fx.graph import Graph
 from flambeau.fx.graph_module import GraphModule

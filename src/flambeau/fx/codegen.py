@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flambeau as torch
-from flambeau._library.operators import OpOverload, OpOverloadPacket
-from flambeau.core.names import publish
-from flambeau.fx.names import CUSTOM_BUILTINS, Namespace
+from flambeau._library.user_operators import OpOverload, OpOverloadPacket
+from flambeau.core.public_names import publish
 from flambeau.fx.node import Argument, Node
 from flambeau.fx.qualified_names import name_function, public_name, qualify_type
+from flambeau.fx.value_names import CUSTOM_BUILTINS, Namespace
 from flambeau.utils import _pytree as pytree
 
 if TYPE_CHECKING:

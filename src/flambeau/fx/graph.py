@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from flambeau.core.names import publish
+from flambeau.core.public_names import publish
 from flambeau.fx import _pytree as fx_pytree
 from flambeau.fx.codegen import (
     CodeGen,
@@ -18,9 +18,9 @@ from flambeau.fx.codegen import (
     inplace_methods,
     magic_methods,
 )
-from flambeau.fx.names import Namespace, snake_case, strip_magic
 from flambeau.fx.node import Argument, Node, Target, map_arg
 from flambeau.fx.qualified_names import find_name
+from flambeau.fx.value_names import Namespace, snake_case, strip_magic
 from flambeau.nn.modules.module import Module
 from flambeau.nn.parameter import Parameter
 from flambeau.tensor.tensor import Tensor

@@ -16,7 +16,7 @@ from typing import Any
 
 import flambeau as torch
 from flambeau.core.files import replace_file
-from flambeau.core.names import publish
+from flambeau.core.public_names import publish
 from flambeau.fx.codegen import PythonCode, _PyTreeCodeGen
 from flambeau.fx.graph import Graph
 from flambeau.nn.modules.module import Module

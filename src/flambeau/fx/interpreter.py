@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from flambeau.core.names import publish
+from flambeau.core.public_names import publish
 from flambeau.fx._symbolic_trace import Tracer
 from flambeau.fx.graph import Graph
 from flambeau.fx.graph_module import GraphModule

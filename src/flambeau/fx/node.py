@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import flambeau as torch
-from flambeau.core.names import publish
+from flambeau.core.public_names import publish
 from flambeau.fx.immutable_collections import immutable_dict, immutable_list
 from flambeau.fx.qualified_names import name_function, qualify_type
 

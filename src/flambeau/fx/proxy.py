@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 import flambeau as torch
-from flambeau.core.names import publish
+from flambeau.core.public_names import publish
 from flambeau.fx.call_forms import normalize_call
 from flambeau.fx.codegen import magic_methods
 from flambeau.fx.graph import Graph

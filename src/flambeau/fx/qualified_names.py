@@ -17,7 +17,7 @@ from typing import Any
 
 import flambeau
 from flambeau import fft, functional, linalg, special
-from flambeau.core.names import publish
+from flambeau.core.public_names import publish
 from flambeau.nn import functional as nn_functional
 
 __all__ = ["name_function", "public_name", "qualify_type"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from flambeau.core.names import publish
+from flambeau.core.public_names import publish
 from flambeau.fx._symbolic_trace import symbolic_trace
 from flambeau.fx.graph import Graph
 from flambeau.fx.graph_module import GraphModule, _get_attr, _has_attr, _set_value

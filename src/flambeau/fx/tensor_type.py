@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.core.names import publish
+from flambeau.core.public_names import publish
 
 __all__ = ["Dyn", "TensorType", "is_consistent", "is_more_precise"]
 

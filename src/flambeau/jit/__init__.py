@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import explain_absent_names, publish
+from flambeau.core.public_names import explain_absent_names, publish
 from flambeau.distributed.future import Future
 from flambeau.jit._internal import (
     _drop,

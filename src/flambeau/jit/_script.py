@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.nn.modules.module import Module
 
 __all__ = ["RecursiveScriptModule", "ScriptFunction", "ScriptModule", "interface", "script", "script_method"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from textwrap import indent
 from typing import Any, TypeVar
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.jit._script import ScriptModule
 
 __all__ = [

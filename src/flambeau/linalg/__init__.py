@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from flambeau.core.errors import LinAlgError, _LinAlgError
-from flambeau.core.names import explain_absent_names as _explain_absent_names
-from flambeau.core.names import publish as _publish
+from flambeau.core.public_names import explain_absent_names as _explain_absent_names
+from flambeau.core.public_names import publish as _publish
 from flambeau.tensor.arguments.arg_aliases import accepting as _accepting
 from flambeau.tensor.functions.linalg import (
     cholesky_ex,

@@ -12,7 +12,7 @@ from multiprocessing import *  # noqa: F403
 from multiprocessing import util as _util
 from typing import Any as _Any
 
-from flambeau.core.names import explain_absent_names as _explain_absent_names
+from flambeau.core.public_names import explain_absent_names as _explain_absent_names
 from flambeau.multiprocessing import reductions
 from flambeau.multiprocessing.context import Process, get_context
 from flambeau.multiprocessing.spawn import (

@@ -14,7 +14,7 @@ from flambeau.core.device import CPU, device
 from flambeau.core.dtype import dtype
 from flambeau.core.ipc.shared_memory import Anonymous, Door
 from flambeau.core.meta import Meta
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.nn.parameter import Parameter
 from flambeau.runtime import system
 from flambeau.runtime.devices.device_ipc import Parcel

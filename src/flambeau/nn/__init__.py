@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module as _import_module
 from typing import Any
 
-from flambeau.core.names import lacking as _lacking
+from flambeau.core.public_names import lacking as _lacking
 from flambeau.nn import functional
 from flambeau.nn.functional import namespace as _namespace  # binds the torch namespace's own forms
 from flambeau.nn.functional import recurrent as _recurrent  # the same

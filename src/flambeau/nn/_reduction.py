@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.nn.functional.loss import reduction_of
 
 _NUMBERS = {"none": 0, "mean": 1, "sum": 2}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias as _TypeAlias
 from typing import TypeVar
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.tensor.tensor import Tensor
 
 explain_absent_names(globals(), "torch.nn.common_types")

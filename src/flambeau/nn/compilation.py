@@ -23,8 +23,8 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from flambeau.nn.compile_options import Backend, compiler_config, get_default_backend, lookup_backend
-from flambeau.nn.modules.hooks import everywhere
 from flambeau.nn.modules.module import Module
+from flambeau.nn.modules.module_hooks import everywhere
 
 _OWN_ATTRIBUTES = frozenset(
     {

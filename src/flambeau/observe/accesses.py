@@ -26,11 +26,11 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from flambeau.core.callsite import Site
 from flambeau.core.meta import Meta
-from flambeau.driver.api import AUTOCAST, Touches
+from flambeau.driver.protocol import AUTOCAST, Touches
 from flambeau.observe.clocks import NOBODY, NOTHING, Clock, LogicalThread
 from flambeau.observe.indexed.partial import LastPartial, PartialAccess
 from flambeau.observe.indexed.place_map import PlaceMap
-from flambeau.observe.layouts import Extent, covers, is_dense, overlap, span_of
+from flambeau.observe.layout_overlap import Extent, covers, is_dense, overlap, span_of
 
 Operation: TypeAlias = tuple[str, tuple[Meta, ...], int]
 """The operation of a command: its name, the metas of its operands, and how many of them it writes."""

@@ -18,7 +18,7 @@ from flambeau.observe.clocks import LogicalThread
 from flambeau.observe.detector import Check, Detector
 from flambeau.observe.indexed.partial import Probe
 from flambeau.observe.order import Lane
-from flambeau.observe.pinned.memory import PinnedUse
+from flambeau.observe.pinned.pinned_accesses import PinnedUse
 
 # keys of graphs' own streams and events: negative, because no driver's handle is
 _keys = itertools.count(-1, -1)

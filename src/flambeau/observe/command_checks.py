@@ -8,14 +8,14 @@ from typing import Any
 
 from flambeau.core.callsite import caller
 from flambeau.core.errors import DriverError
-from flambeau.driver.api import Driver, Executable, HostMemory, Launcher
+from flambeau.driver.protocol import Driver, Executable, HostMemory, Launcher
 from flambeau.observe.accesses import Footprint, Key
 from flambeau.observe.capture_log import Tape
 from flambeau.observe.detector import Check, Detector
 from flambeau.observe.indexed.partial import PartialAccess, Probe
 from flambeau.observe.indexed.reporting import reporting
-from flambeau.observe.layouts import Extent, extent_of
-from flambeau.observe.pinned.memory import PinnedUse
+from flambeau.observe.layout_overlap import Extent, extent_of
+from flambeau.observe.pinned.pinned_accesses import PinnedUse
 
 _SIZES = 1024  # number of different copies and fills whose checks are cached
 

@@ -18,14 +18,13 @@ from flambeau.observe.accesses import (
     clear_covered,
 )
 from flambeau.observe.clocks import NOTHING, Clock, LogicalThread, Reached
-from flambeau.observe.findings import Findings, Key
 from flambeau.observe.graph_launches import GraphLaunches
 from flambeau.observe.indexed.candidates import Circumstances
 from flambeau.observe.indexed.deferred import Deferred
 from flambeau.observe.indexed.partial import Operand, PartialAccess
 from flambeau.observe.lifetimes import Lifetimes
 from flambeau.observe.pinned.host_accesses import HostAccesses
-from flambeau.observe.pinned.memory import PinnedMemory
+from flambeau.observe.pinned.pinned_accesses import PinnedMemory
 from flambeau.observe.race_builder import (
     READ,
     READ_WRITE,
@@ -33,6 +32,7 @@ from flambeau.observe.race_builder import (
     build_race,
     line_at,
 )
+from flambeau.observe.race_findings import Findings, Key
 from flambeau.observe.reporting.fixes import Select
 from flambeau.observe.reports import Certificate, Race
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from flambeau.driver.api import (
+from flambeau.driver.protocol import (
     Collective,
     DeviceProperties,
     Driver,
@@ -24,7 +24,7 @@ from flambeau.driver.api import (
 
 
 class Forward:
-    """A driver that forwards every call to `inner`. `flambeau.driver.api.Driver` documents the calls."""
+    """A driver that forwards every call to `inner`. `flambeau.driver.protocol.Driver` documents the calls."""
 
     def __init__(self, inner: Driver) -> None:
         self.inner = inner

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flambeau.core.errors import DriverError, OutOfMemoryError
-from flambeau.driver.api import Driver, Executable, HostMemory
+from flambeau.driver.protocol import Driver, Executable, HostMemory
 from flambeau.observe.driver_proxy import Forward
 
 

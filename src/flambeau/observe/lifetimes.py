@@ -49,9 +49,9 @@ from flambeau.observe.accesses import (
     ShadowBlock,
 )
 from flambeau.observe.clocks import NOBODY, NOTHING, Clock, LogicalThread
-from flambeau.observe.findings import Findings
-from flambeau.observe.layouts import Extent
+from flambeau.observe.layout_overlap import Extent
 from flambeau.observe.race_builder import READ, WRITE
+from flambeau.observe.race_findings import Findings
 from flambeau.observe.thread_reuse import ThreadReuses, is_covered
 
 _MANY_RETIRED = 64  # logical threads of destroyed streams that are kept before they are dropped

@@ -21,7 +21,7 @@ from flambeau.observe.clocks import (
     Snapshot,
     snapshot,
 )
-from flambeau.observe.findings import Findings
+from flambeau.observe.race_findings import Findings
 from flambeau.observe.threads import Outer, Threads
 
 Caller: TypeAlias = tuple[LogicalThread, int]

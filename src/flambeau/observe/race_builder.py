@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from flambeau.core.callsite import Site, line_of, place
 from flambeau.core.vector_clock import join_clock
-from flambeau.driver.api import AUTOCAST
+from flambeau.driver.protocol import AUTOCAST
 from flambeau.observe.accesses import Cell, Command, FreedUse, Operation, ShadowBlock
 from flambeau.observe.clocks import Clock, LogicalThread, snapshot
-from flambeau.observe.layouts import Extent, extent_of, span_of
+from flambeau.observe.layout_overlap import Extent, extent_of, span_of
 from flambeau.observe.reporting.fixes import (
     Code,
     Proposer,
@@ -21,7 +21,7 @@ from flambeau.observe.reporting.fixes import (
     record_stream,
     synchronize_after,
 )
-from flambeau.observe.reporting.operators import public_name, reads_as_well, repetition
+from flambeau.observe.reporting.operator_names import public_name, reads_as_well, repetition
 from flambeau.observe.reporting.suspended import selection_note
 from flambeau.observe.reports import Fix, Race, RaceAccess
 

@@ -13,22 +13,22 @@ from typing import Any, TypeVar, cast
 
 from flambeau.core.callsite import caller, is_within
 from flambeau.core.errors import DriverError
-from flambeau.driver.api import Collective, Driver, Executable, HostMemory, Launch, Launcher
+from flambeau.driver.protocol import Collective, Driver, Executable, HostMemory, Launch, Launcher
 from flambeau.observe import handovers
 from flambeau.observe.accesses import Key, Operation
 from flambeau.observe.capture_log import Tape
 from flambeau.observe.clocks import Reached
+from flambeau.observe.collective_order import Meetings
 from flambeau.observe.command_checks import CommandChecks
 from flambeau.observe.detector import Detector
 from flambeau.observe.driver_proxy import Forward
 from flambeau.observe.indexed.partial import NO_DATA, NOT_READ
 from flambeau.observe.ipc_events import Others
-from flambeau.observe.layouts import extent_of
-from flambeau.observe.meetings import Meetings
+from flambeau.observe.layout_overlap import extent_of
 from flambeau.observe.race_builder import READ as _READ
 from flambeau.observe.race_builder import WRITE as _WRITE
 from flambeau.observe.reporting.fixes import Select
-from flambeau.observe.reporting.operators import ACCESS
+from flambeau.observe.reporting.operator_names import ACCESS
 
 _COPY: Operation = ("copy", (), 0)
 _Call = TypeVar("_Call", bound=Callable[..., Any])

@@ -19,8 +19,8 @@ from typing import TypeAlias
 from flambeau.core.callsite import Site, place
 from flambeau.observe.accesses import UNPOOLED, Command, FreedMemory, ShadowBlock
 from flambeau.observe.clocks import Clock, LogicalThread
-from flambeau.observe.findings import Findings
 from flambeau.observe.order import Order
+from flambeau.observe.race_findings import Findings
 
 _THREADS = 64  # threads of a pool that are kept before some are dropped
 

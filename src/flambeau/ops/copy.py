@@ -26,7 +26,7 @@ from flambeau.core.dtype import (
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.core.typeinfo import finfo
-from flambeau.driver.api import AUTOCAST, Body, Expression, Kernel, Launch
+from flambeau.driver.protocol import AUTOCAST, Body, Expression, Kernel, Launch
 from flambeau.ops.cache_blocks import BLOCK, copy_tiles, transposes
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, note
 

@@ -11,7 +11,7 @@ from flambeau.core.device import CPU
 from flambeau.core.dtype import dtype, int32, int64
 from flambeau.core.layout import dense_strides, numel
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Launch
+from flambeau.driver.protocol import Body, Launch
 from flambeau.ops.op import Operand
 
 Array = np.ndarray[Any, Any]

@@ -30,7 +30,7 @@ from flambeau.core.device import CPU, device
 from flambeau.core.dtype import dtype
 from flambeau.core.frozen import Record
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Kernel, KernelNotes, kernel_notes
+from flambeau.driver.protocol import Kernel, KernelNotes, kernel_notes
 from flambeau.ops.autocast_rules import UNCHANGED, AutocastRule
 
 P = ParamSpec("P")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flambeau.driver.api import Body, Kernel, Launch, Source
+from flambeau.driver.protocol import Body, Kernel, Launch, Source
 
 
 def _host(launch: Launch) -> Body:

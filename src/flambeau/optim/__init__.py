@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.core.names import explain_absent_names as _explain_absent_names
+from flambeau.core.public_names import explain_absent_names as _explain_absent_names
 from flambeau.optim import lr_scheduler, swa_utils
 from flambeau.optim.adadelta import Adadelta
 from flambeau.optim.adafactor import Adafactor

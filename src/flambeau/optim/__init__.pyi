@@ -26,7 +26,7 @@ from flambeau.optim import adamax as adamax
 from flambeau.optim import asgd as asgd
 from flambeau.optim import by_parameter as by_parameter
 from flambeau.optim import counters as counters
-from flambeau.optim import elementwise as elementwise
+from flambeau.optim import elementwise_optimizer as elementwise_optimizer
 from flambeau.optim import lbfgs as lbfgs
 from flambeau.optim import lr_scheduler as lr_scheduler
 from flambeau.optim import muon as muon

@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import DecayOptions
-from flambeau.optim.elementwise import ElementwiseOptimizer, fill_like, step_lists
+from flambeau.optim.elementwise_optimizer import ElementwiseOptimizer, fill_like, step_lists
 from flambeau.optim.optimizer import check_least, check_lr, with_values
 from flambeau.tensor.tensor import Tensor
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.optim.adam import AdamW, adam
 from flambeau.tensor.tensor import Tensor
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.device import CPU
-from flambeau.core.memory import array_at
+from flambeau.core.host_arrays import array_at
 from flambeau.tensor.tensor import Tensor
 
 Window = np.ndarray[Any, Any]

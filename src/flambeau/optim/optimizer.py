@@ -34,8 +34,8 @@ from flambeau.optim.optimizer_helpers import (  # noqa: F401
 from flambeau.runtime.hooks import annotations
 from flambeau.tape.mode import recording
 from flambeau.tensor.arguments.public import functions
-from flambeau.tensor.groups import group_by_device_and_dtype
 from flambeau.tensor.tensor import Tensor
+from flambeau.tensor.tensor_groups import group_by_device_and_dtype
 
 Hooks = OrderedDict[int, Callable[..., Any]]
 StateDict = dict[str, Any]

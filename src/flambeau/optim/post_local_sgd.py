@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.algorithms.model_averaging.averagers import ModelAverager
 from flambeau.optim.optimizer import Optimizer
 

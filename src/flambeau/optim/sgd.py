@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from flambeau.ops.multi_tensor import optimizer as records
 from flambeau.ops.multi_tensor.optimizer import SGDOptions
-from flambeau.optim.elementwise import ElementwiseOptimizer, step_lists, zeros
+from flambeau.optim.elementwise_optimizer import ElementwiseOptimizer, step_lists, zeros
 from flambeau.tensor.tensor import Tensor
 
 Group = dict[str, Any]

@@ -11,7 +11,7 @@ from typing import Any
 
 from flambeau.core.device import CPU
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.algorithms.join import Join, Joinable, JoinHook
 from flambeau.distributed.collectives.objects import gather_object
 from flambeau.distributed.ddp.replicas import _broadcast_coalesced

@@ -17,7 +17,7 @@ from flambeau.autograd.profiler_events import DeviceType
 from flambeau.autograd.profiler_list import EventList
 from flambeau.autograd.profiler_trace import chrome_trace
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import explain_absent_names, lacks
+from flambeau.core.public_names import explain_absent_names, lacks
 from flambeau.runtime import system
 
 __all__ = [

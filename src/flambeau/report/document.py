@@ -10,7 +10,7 @@ from typing import Any
 
 from flambeau import version
 from flambeau.core.files import replace_file
-from flambeau.report.processes import name_of
+from flambeau.report.child_reports import name_of
 from flambeau.report.recorder import ProcessRecorder, machine_fields
 
 SCHEMA_VERSION = 1

@@ -9,7 +9,7 @@ from flambeau.observe.reports_html import certificate_html, row_html, table_html
 from flambeau.observe.tracing.picture import format_ns
 from flambeau.observe.tracing.timeline import MARKERS, CompletedCommand, Timeline, svg
 from flambeau.report.recorder import DeviceReport, MachineReport
-from flambeau.runtime.memory.statistics import format_size
+from flambeau.runtime.memory.allocator_statistics import format_size
 
 
 class RecentTimeline(Timeline):

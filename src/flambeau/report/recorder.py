@@ -12,7 +12,7 @@ from flambeau.observe.tracing.trace import TraceData, trace_of
 from flambeau.observe.tracing.tracer import DriverTracer
 from flambeau.runtime.devices.machine import Machine
 from flambeau.runtime.hooks import annotations
-from flambeau.runtime.memory import statistics
+from flambeau.runtime.memory import allocator_statistics
 from flambeau.runtime.streams import wait_reason
 
 
@@ -118,12 +118,12 @@ def _time_error(bare: Any) -> tuple[float, float] | None:
 def _device_report(context: Any) -> DeviceReport:
     name = context.backing.device_properties(context.driver_index).name
     allocator = context.allocator
-    peak = allocator.ledger().peak[statistics.ALL]
+    peak = allocator.ledger().peak[allocator_statistics.ALL]
     return DeviceReport(
         context.index,
         name,
-        peak[statistics.ALLOCATED_BYTES],
-        peak[statistics.RESERVED_BYTES],
+        peak[allocator_statistics.ALLOCATED_BYTES],
+        peak[allocator_statistics.RESERVED_BYTES],
         allocator.allocated_bytes(),
     )
 

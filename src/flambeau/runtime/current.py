@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau.core.device import CPU, device
 
 if TYPE_CHECKING:
-    from flambeau.runtime.context import Context
+    from flambeau.runtime.device_context import Context
     from flambeau.runtime.streams.stream import Stream
 
 

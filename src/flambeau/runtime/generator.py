@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flambeau.core.device import CPU, device
-from flambeau.core.names import lacks
+from flambeau.core.public_names import lacks
 from flambeau.core.random import MersenneTwister
 from flambeau.runtime import current, system
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.hooks import capture_breaks
 from flambeau.runtime.philox import Draws, Philox
 

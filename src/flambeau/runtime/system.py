@@ -26,10 +26,10 @@ from flambeau.core import errors
 from flambeau.core.callsite import place, warn_program
 from flambeau.core.device import CPU, META, device
 from flambeau.core.flags import flags
-from flambeau.driver.api import Driver
-from flambeau.driver.registry import driver_versions, open_driver, why_no_gpu
+from flambeau.driver.driver_registry import driver_versions, open_driver, why_no_gpu
+from flambeau.driver.protocol import Driver
 from flambeau.runtime import current
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.devices import configuration
 from flambeau.runtime.devices.machine import Machine, Watcher, visible_by_default
 from flambeau.runtime.hooks import host_work

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from flambeau.core.device import device
-from flambeau.core.names import explain_absent_names
-from flambeau.serialization.checkpoint import get_unsafe_globals_in_checkpoint, load, save
+from flambeau.core.public_names import explain_absent_names
+from flambeau.serialization.checkpoint_files import get_unsafe_globals_in_checkpoint, load, save
 from flambeau.serialization.checkpoint_options import (
     LoadEndianness,
     SourceChangeWarning,

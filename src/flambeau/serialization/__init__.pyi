@@ -18,7 +18,7 @@ from flambeau.core.size import Size as _Size
 from flambeau.core.typeinfo import finfo as _finfo, iinfo as _iinfo
 from flambeau.runtime.generator import Generator as _Generator
 from flambeau.runtime.streams.event import Event as _Event
-from flambeau.tape.node import Node as _Node
+from flambeau.tape.autograd_node import Node as _Node
 from flambeau.tensor.arguments import return_types as _return_types
 from flambeau.tensor.arguments.typing import layout as _layout, memory_format as _memory_format
 from flambeau.tensor.storages import TypedStorage as _TypedStorage, UntypedStorage as _UntypedStorage
@@ -40,7 +40,7 @@ from flambeau.tensor.storages import UntypedStorage as UntypedStorage
 from flambeau.serialization.safety import add_safe_globals as add_safe_globals
 from flambeau.serialization import archive as archive
 from flambeau.serialization.checkpoint_options import check_module_version_greater_or_equal as check_module_version_greater_or_equal
-from flambeau.serialization import checkpoint as checkpoint
+from flambeau.serialization import checkpoint_files as checkpoint_files
 from flambeau.serialization import checkpoint_options as checkpoint_options
 from flambeau.serialization.safety import clear_safe_globals as clear_safe_globals
 from flambeau.serialization.places import default_restore_location as default_restore_location
@@ -49,22 +49,23 @@ from flambeau.serialization.checkpoint_options import get_crc32_options as get_c
 from flambeau.serialization.checkpoint_options import get_default_load_endianness as get_default_load_endianness
 from flambeau.serialization.checkpoint_options import get_default_mmap_options as get_default_mmap_options
 from flambeau.serialization.safety import get_safe_globals as get_safe_globals
-from flambeau.serialization.checkpoint import get_unsafe_globals_in_checkpoint as get_unsafe_globals_in_checkpoint
+from flambeau.serialization.checkpoint_files import get_unsafe_globals_in_checkpoint as get_unsafe_globals_in_checkpoint
 from flambeau.serialization import hub as hub
 from flambeau.serialization import legacy as legacy
-from flambeau.serialization.checkpoint import load as load
+from flambeau.serialization.checkpoint_files import load as load
 from flambeau.serialization.places import location_tag as location_tag
-from flambeau.serialization import machine as machine
 from flambeau.serialization.checkpoint_options import mkdtemp as mkdtemp
-from flambeau.serialization import names as names
 from flambeau.serialization.checkpoint_options import normalize_storage_type as normalize_storage_type
 from flambeau.serialization import outline as outline
+from flambeau.serialization import pickle_machine as pickle_machine
+from flambeau.serialization import pickle_names as pickle_names
+from flambeau.serialization import pickle_writer as pickle_writer
 from flambeau.serialization import places as places
 from flambeau.serialization import reader as reader
 from flambeau.serialization.places import register_package as register_package
 from flambeau.serialization.safety import safe_globals as safe_globals
 from flambeau.serialization import safety as safety
-from flambeau.serialization.checkpoint import save as save
+from flambeau.serialization.checkpoint_files import save as save
 from flambeau.serialization.checkpoint_options import set_crc32_options as set_crc32_options
 from flambeau.serialization.checkpoint_options import set_default_load_endianness as set_default_load_endianness
 from flambeau.serialization.checkpoint_options import set_default_mmap_options as set_default_mmap_options
@@ -73,6 +74,5 @@ from flambeau.serialization.checkpoint_options import storage_to_tensor_type as 
 from flambeau.serialization import unpickler as unpickler
 from flambeau.serialization.places import validate_cuda_device as validate_cuda_device
 from flambeau.serialization.places import validate_hpu_device as validate_hpu_device
-from flambeau.serialization import writer as writer
 
 DEFAULT_PROTOCOL: _int

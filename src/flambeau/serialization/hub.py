@@ -20,8 +20,8 @@ from urllib.parse import urlparse
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.files import replacing
-from flambeau.core.names import explain_absent_names
-from flambeau.serialization.checkpoint import load as _load_file
+from flambeau.core.public_names import explain_absent_names
+from flambeau.serialization.checkpoint_files import load as _load_file
 
 __all__ = ["download_url_to_file", "get_dir", "help", "list", "load", "load_state_dict_from_url", "set_dir"]
 explain_absent_names(globals(), "torch.hub")

@@ -11,7 +11,7 @@ from flambeau.core import dtype as dtypes
 from flambeau.core.brief import brief
 from flambeau.core.ipc.pickle_reader import Refused
 from flambeau.serialization.archive import Damaged, size_of
-from flambeau.serialization.names import StorageKind
+from flambeau.serialization.pickle_names import StorageKind
 from flambeau.serialization.places import Restore
 from flambeau.serialization.reader import (
     PersistentLoad,

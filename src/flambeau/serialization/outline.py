@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flambeau.core.ipc.pickle_reader import PickleReader
-from flambeau.serialization import names
+from flambeau.serialization import pickle_names
 
 
 class _Inert:
@@ -39,7 +39,7 @@ class _Inert:
 def find_storage_class(module: Any, name: Any) -> Any:
     """Return a class of storages or a dtype; for other names a class whose instances do nothing."""
     are_texts = type(module) is str and type(name) is str
-    return names.VALUES.get((module, name), _Inert) if are_texts else _Inert
+    return pickle_names.VALUES.get((module, name), _Inert) if are_texts else _Inert
 
 
 class OutlineReader(PickleReader):

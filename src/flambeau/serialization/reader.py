@@ -17,9 +17,9 @@ from flambeau.core.status_line import Meter
 from flambeau.serialization import safety
 from flambeau.serialization.archive import ArchiveReader, Damaged, size_of
 from flambeau.serialization.checkpoint_options import LoadEndianness, get_default_load_endianness
-from flambeau.serialization.machine import PickleMachine
-from flambeau.serialization.names import StorageKind
 from flambeau.serialization.outline import OutlineReader
+from flambeau.serialization.pickle_machine import PickleMachine
+from flambeau.serialization.pickle_names import StorageKind
 from flambeau.serialization.places import Restore
 from flambeau.serialization.unpickler import PersistentLoad, outline_unpickler, unpickler
 from flambeau.tensor.call import empty

@@ -22,7 +22,7 @@ from typing import Any
 
 from flambeau.core.brief import brief_text
 from flambeau.core.ipc.pickle_reader import Refused
-from flambeau.serialization import names
+from flambeau.serialization import pickle_names
 from flambeau.serialization.outline import find_storage_class
 
 PersistentLoad = Callable[[Any], Any]
@@ -52,7 +52,7 @@ def unpickler(module: ModuleType, options: dict[str, Any]) -> Callable[[Any, Per
 
         def find_class(self, module: str, name: str) -> Any:
             if module.partition(".")[0] == "torch":
-                return names.find(module, name)
+                return pickle_names.find(module, name)
             return super().find_class(module, name)
 
     if not issubclass(Unpickler, (pickle.Unpickler, pickle._Unpickler)):  # reads a format other than pickle's

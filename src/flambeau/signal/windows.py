@@ -10,7 +10,7 @@ from typing import Any
 from flambeau.core.dtype import dtype as Dtype
 from flambeau.core.dtype import float64
 from flambeau.core.flags import flags
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.arguments.typing import strided
 from flambeau.tensor.tensor import Tensor

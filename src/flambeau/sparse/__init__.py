@@ -9,14 +9,14 @@ from flambeau.core.dtype import bool_ as _bool
 from flambeau.core.dtype import int64 as _int64
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import wrap_dim
-from flambeau.core.names import explain_absent_names as _explain_absent_names
-from flambeau.core.names import publish as _publish
+from flambeau.core.public_names import explain_absent_names as _explain_absent_names
+from flambeau.core.public_names import publish as _publish
 from flambeau.tensor.arguments.options import kind_of as _kind_of
 from flambeau.tensor.arguments.public import functions as _functions
 from flambeau.tensor.arguments.torch_function import announce as _announce
 from flambeau.tensor.sparse import construction as _construction
 from flambeau.tensor.sparse import products as _products
-from flambeau.tensor.sparse import reductions as _reductions
+from flambeau.tensor.sparse import reduction as _reductions
 from flambeau.tensor.sparse.construction import check_sparse_tensor_invariants
 from flambeau.tensor.sparse.old_types import old_types as _old_types
 from flambeau.tensor.sparse.sparse_storage import is_compressed as _is_compressed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from inspect import unwrap
 
-from flambeau.core.names import lacking as _lacking
-from flambeau.core.names import publish as _publish
+from flambeau.core.public_names import lacking as _lacking
+from flambeau.core.public_names import publish as _publish
 from flambeau.tensor.arguments.arg_aliases import accepting as _accepting
 from flambeau.tensor.arguments.public import functions as _functions
 from flambeau.tensor.arguments.torch_function import announce as _announce

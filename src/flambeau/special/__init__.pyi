@@ -18,7 +18,7 @@ from flambeau.core.size import Size as _Size
 from flambeau.core.typeinfo import finfo as _finfo, iinfo as _iinfo
 from flambeau.runtime.generator import Generator as _Generator
 from flambeau.runtime.streams.event import Event as _Event
-from flambeau.tape.node import Node as _Node
+from flambeau.tape.autograd_node import Node as _Node
 from flambeau.tensor.arguments import return_types as _return_types
 from flambeau.tensor.arguments.typing import layout as _layout, memory_format as _memory_format
 from flambeau.tensor.storages import TypedStorage as _TypedStorage, UntypedStorage as _UntypedStorage

@@ -41,9 +41,9 @@ from flambeau.runtime.hooks import host_work, launch_hooks
 from flambeau.runtime.streams.event import Event
 from flambeau.runtime.streams.stream import Stream
 from flambeau.runtime.streams.wait_reason import wait_reason
+from flambeau.tape.autograd_node import LEAF_SEQUENCE, Leaf, Node
 from flambeau.tape.function_base import engine_node
 from flambeau.tape.mode import mode, shared_mode
-from flambeau.tape.node import LEAF_SEQUENCE, Leaf, Node
 
 Root = tuple[Node, int, Any]
 OutputSlot = tuple[Node, int]

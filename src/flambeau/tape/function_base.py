@@ -17,7 +17,7 @@ from flambeau.core.handle import RemovableHandle
 from flambeau.core.meta import Meta
 from flambeau.runtime import current
 from flambeau.runtime.streams.stream import Stream
-from flambeau.tape.node import Edge, Node, NodeHooks, add_hook, next_sequence, show_edges
+from flambeau.tape.autograd_node import Edge, Node, NodeHooks, add_hook, next_sequence, show_edges
 
 
 class ContextState:

@@ -30,22 +30,22 @@ from flambeau.core.dtype import BOOL, COMPLEX, FLOATING, INTEGRAL, can_cast, dty
 from flambeau.core.errors import OutOfMemoryError, type_name
 from flambeau.core.flags import flags
 from flambeau.core.host.native import mypyc_attr
+from flambeau.core.host_arrays import array_at
 from flambeau.core.layout import is_dense, may_self_overlap
-from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.plan_tree import Build, Untraceable
 from flambeau.core.typeinfo import finfo
-from flambeau.driver.api import Driver, Executable, Kernel, Launch, Launcher
+from flambeau.driver.protocol import Driver, Executable, Kernel, Launch, Launcher
 from flambeau.ops.copy import checked_scalar, require_64_bits
 from flambeau.ops.linalg.matmul import c_name, uses_tf32
 from flambeau.ops.op import Op, Operand, Signature
 from flambeau.runtime import current, system
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.devices.library_plans import cache_of
 from flambeau.runtime.hooks import launch_deferral, launch_hooks
 from flambeau.runtime.streams.stream import Stream
 from flambeau.tape.mode import mode
-from flambeau.tensor import autocast, interception, layouts
+from flambeau.tensor import autocast, interception, layout_functions
 from flambeau.tensor.arguments.extents import require_backed
 from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.autograd.grad_validation import set_callers
@@ -310,8 +310,8 @@ def call(op: Op, args: Sequence[Any], params: tuple[Any, ...] = ()) -> Any:
             return seen
         plan = plans.get(key)
         if plan is None:
-            if layouts.any_sparse(args):
-                return layouts.run_call(op, args, params)
+            if layout_functions.any_sparse(args):
+                return layout_functions.run_call(op, args, params)
             if any(isinstance(p, Tensor) for p in params):
                 return call(op, args, _params_to_numbers(op, params))
             plan = _find_in_tree(key, args) or _make_plan(key, op, args, params)
@@ -504,9 +504,9 @@ def _call_into(
     key = (op, params, *metas, "into")
     plan = plans.get(key) or _find_in_tree(key, args, outputs)
     if plan is None:
-        if layouts.any_sparse((*args, *outputs)):
+        if layout_functions.any_sparse((*args, *outputs)):
             launch_deferral.settle(f"{op.name} writes into a sparse tensor")
-            return layouts.run_change(op, outputs, args, params, resize)
+            return layout_functions.run_change(op, outputs, args, params, resize)
         if any(isinstance(p, Tensor) for p in params):
             return _call_into(op, outputs, args, _params_to_numbers(op, params), resize)
         plan = _plan_into(op, outputs, args, params, resize)

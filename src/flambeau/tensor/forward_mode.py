@@ -28,8 +28,8 @@ from flambeau.ops.copy import copy as copy_op
 from flambeau.ops.op import INPUTS, MISSING, NOT_DIFFERENTIABLE, names_of
 from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.ops.view import alias as alias_view
+from flambeau.tape.autograd_node import Node
 from flambeau.tape.mode import mode, recording
-from flambeau.tape.node import Node
 from flambeau.tensor import interception
 from flambeau.tensor.autograd import autograd_meta as views
 from flambeau.tensor.autograd.grad_validation import fit_gradient, zeros_of

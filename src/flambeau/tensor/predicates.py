@@ -12,7 +12,7 @@ from flambeau.tensor.arguments.integers import as_int
 from flambeau.tensor.arguments.public import both, function, functions, method
 from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.exchange.data import tensor
-from flambeau.tensor.outputs import deliver
+from flambeau.tensor.out_argument import deliver
 from flambeau.tensor.signatures import accepts
 from flambeau.tensor.storages import TypedStorage, UntypedStorage
 from flambeau.tensor.tensor import Tensor

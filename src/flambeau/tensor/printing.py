@@ -13,8 +13,8 @@ from flambeau.core import dtype as dtypes
 from flambeau.core.device import CPU, META
 from flambeau.core.flags import flags
 from flambeau.core.frozen import Record
-from flambeau.tape.node import Leaf
-from flambeau.tensor import layouts
+from flambeau.tape.autograd_node import Leaf
+from flambeau.tensor import layout_functions
 from flambeau.tensor.arguments.extents import require_backed
 from flambeau.tensor.arguments.options import default_complex
 from flambeau.tensor.arguments.public import function, method
@@ -100,7 +100,7 @@ def text_of(t: Tensor, contents: str | None = None) -> str:
         contents: Text that stands for its values; None means the values.
     """
     if t.meta.sparse:
-        return layouts.find("text")(t)
+        return layout_functions.find("text")(t)
     prefix = "tensor(" if type(t) in unnamed else f"{type(t).__name__}("
     content = content_of(t, len(prefix)) if contents is None else contents
     text = with_suffixes(prefix + content, _suffixes(t), len(prefix))

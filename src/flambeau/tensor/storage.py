@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeGuard
 
 from flambeau.runtime import system
-from flambeau.runtime.context import AllocatedBlock, Context
+from flambeau.runtime.device_context import AllocatedBlock, Context
 from flambeau.runtime.memory.pinned import PinnedBlock
 from flambeau.tape.mode import shared_mode
 from flambeau.tensor.tensor_core import NO_STREAM, StorageCore, new_storage

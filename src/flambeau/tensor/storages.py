@@ -15,8 +15,8 @@ from flambeau.core.device import CPU, META, device
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import argument_type, type_name
 from flambeau.core.flags import flags
+from flambeau.core.host_arrays import array_at
 from flambeau.core.layout import contiguous_strides
-from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.tape.mode import mode
 from flambeau.tensor.arguments import public

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
-from flambeau.core.names import absence
-from flambeau.tape.node import Node
+from flambeau.core.public_names import absence
+from flambeau.tape.autograd_node import Node
 from flambeau.tensor.storage import DeferredStorage, Storage, is_pending
 from flambeau.tensor.tensor_core import Counter as Counter
 from flambeau.tensor.tensor_core import TensorCore, use_classes

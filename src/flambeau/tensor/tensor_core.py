@@ -12,9 +12,9 @@ from typing import Any, Final, Protocol
 from flambeau.core.device import device
 from flambeau.core.host.native import mypyc_attr
 from flambeau.core.meta import Meta
-from flambeau.driver.api import HostMemory
+from flambeau.driver.protocol import HostMemory
 from flambeau.runtime import system
-from flambeau.runtime.context import AllocatedBlock, Context
+from flambeau.runtime.device_context import AllocatedBlock, Context
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.tape.mode import mode, shared_mode
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.public_names import lacking
 
 _LATER = {  # they import all of Flambeau
     "assert_allclose": "flambeau.testing.closeness",

@@ -21,13 +21,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from flambeau.core.memory import bytes_at
-from flambeau.core.names import explain_absent_names
+from flambeau.core.host_arrays import bytes_at
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed import world
 from flambeau.distributed.backends.thread_backend import Hub, Part
 from flambeau.distributed.setup import destroy_process_group
 from flambeau.distributed.stores.store import HashStore
-from flambeau.driver.meetings import PAIRED, perform, spans
+from flambeau.driver.collective_rules import PAIRED, perform, spans
 from flambeau.runtime import system
 from flambeau.testing.ranks import environment
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from flambeau.observe.indexed.place_map import Named, meets
-from flambeau.observe.layouts import extent_of, overlap, span_of
+from flambeau.observe.layout_overlap import extent_of, overlap, span_of
 
 Pair = tuple[int, int]
 """Two steps of a graph, the one requested earlier first."""

@@ -32,9 +32,9 @@ from flambeau.core.errors import (
     NotSupportedError,
     OutOfMemoryError,
 )
-from flambeau.core.memory import address_of, bytes_at
+from flambeau.core.host_arrays import address_of, bytes_at
 from flambeau.core.meta import Meta
-from flambeau.driver.api import (
+from flambeau.driver.protocol import (
     Collective,
     Driver,
     Executable,

@@ -17,12 +17,12 @@ from typing import Any
 
 import flambeau
 from flambeau.core.dtype import BOOL, COMPLEX, DTYPES, FLOATING, INTEGRAL, dtype
-from flambeau.ops.gradients import Refusal
+from flambeau.ops.derivative_helpers import Refusal
 from flambeau.ops.op import MISSING, NOT_DIFFERENTIABLE, Op, table
 from flambeau.tensor.arguments import public
 from flambeau.tensor.tensor import Tensor
 from flambeau.testing.markdown import wrap
-from flambeau.testing.operators import summary
+from flambeau.testing.operator_properties import summary
 
 HEADER = """# Operators
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import flambeau as torch
-from flambeau.core.memory import array_at
+from flambeau.core.host_arrays import array_at
 
 _NUMBER = re.compile(
     r"(?<![\w.])(0x[0-9a-fA-F]+|[0-9]{14,20})(?!\w|\.[0-9])"

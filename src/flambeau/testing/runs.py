@@ -23,7 +23,7 @@ import flambeau as torch
 from flambeau.core.callsite import file_of, is_inside, line_of, place, source
 from flambeau.distributed import world
 from flambeau.distributed.setup import _abort_process_group
-from flambeau.observe.reporting.operators import public_name
+from flambeau.observe.reporting.operator_names import public_name
 from flambeau.observe.reports import Race
 from flambeau.runtime import system
 from flambeau.testing.conflicts import Conflicts, Pair

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.public_names import lacking
 
 _lacking = lacking("torch.utils")
 _MODULES = (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flambeau.autograd.grad_mode import DecoratorContextManager as _DecoratorContextManager
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 __all__ = ["_DecoratorContextManager", "_NoParamDecoratorContextManager"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flambeau.core.names import explain_absent_names
-from flambeau.tensor.groups import group_by_device_and_dtype
+from flambeau.core.public_names import explain_absent_names
 from flambeau.tensor.tensor import Tensor
+from flambeau.tensor.tensor_groups import group_by_device_and_dtype
 
 explain_absent_names(globals(), "torch.utils._foreach_utils")
 _group_tensors_by_device_and_dtype = group_by_device_and_dtype

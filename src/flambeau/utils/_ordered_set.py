@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, MutableSet
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 T = TypeVar("T")
 __all__ = ["OrderedSet"]

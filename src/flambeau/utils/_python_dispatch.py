@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.public_names import lacking
 from flambeau.tensor import dispatch
 from flambeau.tensor.tensor import Tensor
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from flambeau.core.names import explain_absent_names, publish
+from flambeau.core.public_names import explain_absent_names, publish
 from flambeau.core.size import Size
 from flambeau.tensor.arguments.return_types import NamedResult
 from flambeau.utils import _treespec_json as _json

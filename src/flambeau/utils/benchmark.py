@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from flambeau.core.absent import absent_class
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.runtime import system
 
 __all__ = ["CallgrindStats", "Compare", "Measurement", "Timer", "timer"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shutil import which
 
 from flambeau.core.absent import absent_class, absent_function
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 CUDA_HOME = CUDNN_HOME = ROCM_HOME = ROCM_VERSION = HIP_HOME = SYCL_HOME = None
 IS_HIP_EXTENSION = False

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from flambeau.core.callsite import warn_program
-from flambeau.core.names import lacking
+from flambeau.core.public_names import lacking
 from flambeau.tensor import dispatch
 from flambeau.tensor.tensor import Tensor
 from flambeau.utils._python_dispatch import TorchDispatchMode

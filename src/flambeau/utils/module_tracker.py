@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from flambeau.autograd.graph import register_multi_grad_hook
-from flambeau.core.names import lacking
-from flambeau.nn.modules.hooks import register_module_forward_hook, register_module_forward_pre_hook
+from flambeau.core.public_names import lacking
+from flambeau.nn.modules.module_hooks import register_module_forward_hook, register_module_forward_pre_hook
 from flambeau.tape.mode import mode
 from flambeau.tensor.tensor import Tensor
 from flambeau.utils._pytree import tree_leaves

@@ -8,7 +8,7 @@ import pytest
 import flambeau as torch
 import flambeau.distributed as dist
 from flambeau.core.dtype import float32
-from flambeau.driver.api import Collective
+from flambeau.driver.protocol import Collective
 from flambeau.driver.virtual import VirtualDriver
 from flambeau.observe.detector import Detector
 from flambeau.observe.races import RaceDriver

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 import flambeau as torch
 import flambeau.distributed as dist
 from flambeau.core.callsite import caller
-from flambeau.distributed.backends import processes, watchdog
+from flambeau.distributed.backends import rank_processes, watchdog
 from flambeau.distributed.backends.communicator import PendingCollective, RankCommunicator
 from flambeau.distributed.backends.rank_progress import RankProgress
 from flambeau.distributed.backends.watchdog import Handling, Watch, handling_of
-from flambeau.driver.api import Collective
+from flambeau.driver.protocol import Collective
 
 
 class Clock:
@@ -354,7 +354,7 @@ def test_what_is_queued_while_the_watch_asks_is_not_taken_for_over() -> None:
 def test_what_was_queued_as_its_group_was_given_up_says_so() -> None:
     with torch.virtual(1):
         store = dist.HashStore()
-        here = [processes.here(), processes.here()]
+        here = [rank_processes.here(), rank_processes.here()]
         line = line_of(Marks(), RankProgress(store, "key", [3, 5], 3, here))
         begin(line, 1)
         why = dist.DistBackendError("given up")
@@ -378,8 +378,12 @@ def test_ranks_tell_each_other_how_far_they_are() -> None:
     with torch.virtual(1):
         store = dist.HashStore()
         driver = Marks()
-        mine = RankProgress(store, "communicator/all/0", [3, 5], 3, [processes.here(), processes.here()])
-        theirs = RankProgress(store, "communicator/all/0", [3, 5], 5, [processes.here(), processes.here()])
+        mine = RankProgress(
+            store, "communicator/all/0", [3, 5], 3, [rank_processes.here(), rank_processes.here()]
+        )
+        theirs = RankProgress(
+            store, "communicator/all/0", [3, 5], 5, [rank_processes.here(), rank_processes.here()]
+        )
         line = line_of(driver, mine)
         begin(line, 1)
         begin(line, 2)
@@ -404,14 +408,14 @@ def test_ranks_tell_each_other_how_far_they_are() -> None:
 
 def test_a_process_that_has_ended_is_seen() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
-    there = processes.here().replace(str(os.getpid()), str(child.pid), 1)
+    there = rank_processes.here().replace(str(os.getpid()), str(child.pid), 1)
     child.wait()
-    seen = RankProgress(dist.HashStore(), "key", [0, 1], 0, [processes.here(), there])
+    seen = RankProgress(dist.HashStore(), "key", [0, 1], 0, [rank_processes.here(), there])
     assert seen.describe_ended_processes([0, 1]) == [f"the process of rank 1, {child.pid}, has ended"]
     assert seen.describe_ended_processes([0]) == []
     assert seen.others(1)[0].endswith(f"; its process, {child.pid}, has ended")
     elsewhere = RankProgress(
-        dist.HashStore(), "key", [0, 1], 0, [processes.here(), f"{child.pid} another host"]
+        dist.HashStore(), "key", [0, 1], 0, [rank_processes.here(), f"{child.pid} another host"]
     )
     assert elsewhere.describe_ended_processes([0, 1]) == []
 
@@ -439,7 +443,7 @@ def test_a_store_that_has_gone_is_no_reason_to_fail() -> None:
         def set(self, key: str, value: str) -> None:
             raise dist.DistNetworkError("gone")
 
-    seen = RankProgress(Gone(), "key", [0, 1], 0, [processes.here(), processes.here()])
+    seen = RankProgress(Gone(), "key", [0, 1], 0, [rank_processes.here(), rank_processes.here()])
     seen.publish_progress(1, "at train.py:1")
     seen.publish_progress(2, "at train.py:2")
     assert seen.others(2) == ["rank 1 is unknown: the store does not answer"]

@@ -11,9 +11,9 @@ import pytest
 from rank_kit import finish, start
 
 from flambeau.core.host import long_waits
-from flambeau.distributed.backends import processes
+from flambeau.distributed.backends import rank_processes
 from flambeau.distributed.backends.wait_reports import Wait, waits_of
-from flambeau.distributed.errors import DeadlockError, DistStoreError
+from flambeau.distributed.dist_errors import DeadlockError, DistStoreError
 from flambeau.distributed.launching import file_watch
 from flambeau.distributed.launching.file_watch import FileWatch
 from flambeau.distributed.stores.file_store import FileStore
@@ -39,7 +39,7 @@ def other_rank(job: JobStore, process: int) -> JobStore:
     """Let rank 1 join as a process, and return its store."""
     base = FileStore(job._underlying_non_prefix_store.path, 2)  # type: ignore[attr-defined]
     store = JobStore("job", base)
-    store.set("member/1", processes.here().replace(str(os.getpid()), str(process), 1))
+    store.set("member/1", rank_processes.here().replace(str(os.getpid()), str(process), 1))
     return store
 
 

@@ -17,7 +17,7 @@ from flambeau.distributed.backends import mpi_world, process_work
 from flambeau.distributed.backends.process_manager import ProcessManager
 from flambeau.distributed.backends.process_work import ProcessWork
 from flambeau.distributed.backends.wait_reports import PendingOperation, Wait, Waits, key_of, said_by, stuck
-from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.dist_errors import DistBackendError
 from flambeau.distributed.stores.store import DEFAULT_TIMEOUT, HashStore
 
 PROGRAM = str(Path(__file__).with_name("mpi_program.py"))

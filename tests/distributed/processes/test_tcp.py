@@ -15,7 +15,7 @@ from flambeau.core.ipc.codec import receive, send
 from flambeau.core.ipc.handshake import UNGREETED, RefusedError, greet
 from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.backends.peer_connections import _accept, _own_address
-from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.dist_errors import DistBackendError
 from flambeau.distributed.stores.store import HashStore
 
 DRAWN = str(Path(__file__).with_name("drawn_collectives.py"))

@@ -14,7 +14,7 @@ from flambeau.core.dtype import DTYPES, bool_, dtype, float16, float32, float64,
 from flambeau.core.errors import DriverError
 from flambeau.core.meta import Meta
 from flambeau.core.random import DrawGrid
-from flambeau.driver.api import Expression, Kernel, Launch, Scan, Source
+from flambeau.driver.protocol import Expression, Kernel, Launch, Scan, Source
 from flambeau.ops.op import Op, table
 from flambeau.ops.random import random
 from flambeau.ops.random.dropout import native_dropout

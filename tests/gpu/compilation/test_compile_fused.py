@@ -19,22 +19,22 @@ from flambeau.core.dtype import from_numpy
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.core.random import DrawGrid
-from flambeau.driver.api import Fold, FusedStep, FusedView, Launch
-from flambeau.driver.cuda import build
+from flambeau.driver.cuda import kernel_builder
 from flambeau.driver.cuda.codegen import fused, fused_rows
 from flambeau.driver.cuda.nn import fused_held_rows
+from flambeau.driver.protocol import Fold, FusedStep, FusedView, Launch
 from flambeau.ops.op import Op, table
-from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_rows, fuse
+from flambeau.ops.pointwise.fused_chains import can_fuse, can_fuse_rows, fuse
 from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.ops.random.dropout import dropout_mask, dropout_scale
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 GPU = flambeau.device("cuda", 0)
 PER_KERNEL = 24
 
 
 def launch_of(op: Op, kind: Any) -> Launch:
-    inputs, params = next(iter(op.samples(operators.maker(kind, 0), kind)))
+    inputs, params = next(iter(op.samples(operator_properties.maker(kind, 0), kind)))
     metas = [
         Meta.contiguous_of(x.shape, from_numpy(x.dtype), GPU) if hasattr(x, "dtype") else type(x)
         for x in inputs
@@ -149,7 +149,7 @@ def _mean(x: Meta) -> Launch:
 
 
 def _source(launch: Launch) -> str:
-    built: Any = build.build_kernels(launch, None)  # type: ignore[arg-type]
+    built: Any = kernel_builder.build_kernels(launch, None)  # type: ignore[arg-type]
     source: str = built.name_and_source(launch)[1]
     return source
 

@@ -15,13 +15,13 @@ import flambeau
 from flambeau.core.dtype import from_numpy
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Fold, Launch, Lists, Routine, Source
 from flambeau.driver.cuda.device.program import KernelProgram
+from flambeau.driver.protocol import Expression, Fold, Launch, Lists, Routine, Source
 from flambeau.ops.op import Op, table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 GPU = flambeau.device("cuda", 0)
-LAYOUTS = (operators.plain, operators.reversed_dims, operators.with_gaps)
+LAYOUTS = (operator_properties.plain, operator_properties.reversed_dims, operator_properties.with_gaps)
 FEW = ("bool", "int32", "bfloat16", "float32", "complex64")  # one of each kind
 
 
@@ -56,7 +56,7 @@ class _Device:
     properties = _Properties()
 
 
-def _meta(x: Any, layout: operators.Layout) -> Any:
+def _meta(x: Any, layout: operator_properties.Layout) -> Any:
     if not isinstance(x, np.ndarray):
         return type(x)
     _, view = layout(x)
@@ -70,7 +70,7 @@ def _kinds(op: Op) -> list[Any]:
     return kinds if EACH_ALONE else kinds[session_seed() % max(len(kinds), 1) :][:1]
 
 
-def _layouts(op: Op) -> tuple[operators.Layout, ...]:
+def _layouts(op: Op) -> tuple[operator_properties.Layout, ...]:
     """Return one of the layouts, another each day and not the same of all operators; all in the exhaustive runs."""
     return LAYOUTS if EACH_ALONE else (LAYOUTS[(session_seed() + len(op.name)) % len(LAYOUTS)],)
 
@@ -78,7 +78,7 @@ def _layouts(op: Op) -> tuple[operators.Layout, ...]:
 def _launches(op: Op) -> Iterator[Launch]:
     layouts = _layouts(op)
     for kind in _kinds(op):
-        for inputs, params in op.samples(operators.maker(kind, 0), kind):
+        for inputs, params in op.samples(operator_properties.maker(kind, 0), kind):
             for layout in layouts:
                 moved = tuple([GPU if isinstance(x, flambeau.device) else x for x in params])
                 moved += tuple([getattr(flags, name) for name in op.flags])
@@ -91,9 +91,9 @@ def _launches(op: Op) -> Iterator[Launch]:
 
 
 def _programs(op: Op) -> Iterator[KernelProgram]:
-    from flambeau.driver.cuda.build import find_function
     from flambeau.driver.cuda.codegen import multi_tensor, pointwise, reduction, source
     from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan
+    from flambeau.driver.cuda.kernel_builder import find_function
 
     form = op.kernel.cuda
     for launch in _launches(op):

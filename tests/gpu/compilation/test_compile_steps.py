@@ -18,15 +18,15 @@ import flambeau
 from flambeau.core.dtype import bfloat16, complex32, complex64, float16, float32, from_numpy, int32
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Fold, Launch, Routine, Source
-from flambeau.driver.cuda.build import find_function
 from flambeau.driver.cuda.codegen import pointwise, reduction, source
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan
 from flambeau.driver.cuda.device.program import KernelProgram
+from flambeau.driver.cuda.kernel_builder import find_function
 from flambeau.driver.cuda.libraries import cublas, cufft, cusolver
 from flambeau.driver.cuda.nn import attention, attention_gradients
+from flambeau.driver.protocol import Expression, Fold, Launch, Routine, Source
 from flambeau.ops.op import table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 GPU = flambeau.device("cuda", 0)
 NAMES = [
@@ -84,7 +84,7 @@ def test_kernels_compile(name: str) -> None:
     for kind in (float16, float32, complex32, complex64, int32):
         if kind not in op.dtypes and not (op.planned and kind in (float16, complex32)):
             continue
-        for inputs, params in op.samples(operators.maker(kind, 0), kind):
+        for inputs, params in op.samples(operator_properties.maker(kind, 0), kind):
             try:
                 found = op.rule([meta_of(np.asarray(x)) for x in inputs], (*params, *map(chosen, op.flags)))
             except (NotImplementedError, RuntimeError):

@@ -14,9 +14,9 @@ if not find_spec("cuda"):
 import emulated
 
 import flambeau
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.op import table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
@@ -47,7 +47,7 @@ def check(
 
 
 def factors(kind: str, queries: int, keys: int, depth: int, batch: tuple[int, ...] = (2,)) -> list[Any]:
-    make = operators.maker(getattr(flambeau, kind), 2)
+    make = operator_properties.maker(getattr(flambeau, kind), 2)
     return [make(*batch, queries, depth), make(*batch, keys, depth), make(*batch, keys, depth)]
 
 
@@ -85,13 +85,13 @@ def test_tensor_cores_with_masks() -> None:
     seen = random.random((20, 80)) < 0.5
     seen[3] = False  # a query with nothing to look at
     check([*arrays, seen], False, WARPS)
-    added = operators.maker(flambeau.bfloat16, 5)(2, 1, 20, 80)
+    added = operator_properties.maker(flambeau.bfloat16, 5)(2, 1, 20, 80)
     check([*arrays, added], True, WARPS)
 
 
 @pytest.mark.parametrize("form", (WARPS, WARPGROUPS))
 def test_tensor_cores_of_misaligned_and_strided_rows(form: str) -> None:
-    make = operators.maker(flambeau.float16, 4)
+    make = operator_properties.maker(flambeau.float16, 4)
     q, k, v = make(3, 10, 2, 33)[..., 1:], make(3, 12, 2, 32), make(3, 12, 2, 36)[..., :32]
     arrays = [x.transpose(0, 2, 1, 3) for x in (q, k, v)]
     check(arrays, False, form)

@@ -17,10 +17,10 @@ from test_convolution_steps import Driver, meta_of
 
 import flambeau
 from flambeau.core.dtype import bfloat16
-from flambeau.driver.api import Launch
 from flambeau.driver.cuda.nn import attention_gradients, attention_products
+from flambeau.driver.protocol import Launch
 from flambeau.ops.op import table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 NEAR = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-5, "float64": 1e-12}
@@ -89,7 +89,7 @@ def outputs_of(inputs: list[Any], params: Any) -> list[Any]:
 
 
 def factors(kind: Any, batch: tuple[int, ...], queries: int, keys: int) -> list[Any]:
-    make = operators.maker(kind, 2)
+    make = operator_properties.maker(kind, 2)
     shapes = ((queries, 3), (queries, 5), (keys, 5), (keys, 3))
     return [make(*batch, *shape) for shape in shapes]
 
@@ -111,7 +111,7 @@ def test_no_batch_and_any_layout() -> None:
 
 def test_masks() -> None:
     inputs = factors(flambeau.float32, (2, 3), 4, 6)
-    make = operators.maker(flambeau.float32, 3)
+    make = operator_properties.maker(flambeau.float32, 3)
     check([*inputs, make(3, 1, 6)], (False, 0.5, True))
     check([*inputs, make(4, 6)], (False, 0.5, False))
     seen = make(2, 1, 4, 6) > 0
@@ -128,7 +128,7 @@ def test_one_batch_for_many() -> None:
 def test_forward_by_products(batch: tuple[int, ...], queries: int, keys: int, monkeypatch: Any) -> None:
     monkeypatch.setattr(attention_gradients, "_SCORE_BYTES", 2 * 2 * 9 * 37 * 4)
     inputs = factors(flambeau.float32, batch, queries, keys)[1:]
-    make = operators.maker(flambeau.float32, 3)
+    make = operator_properties.maker(flambeau.float32, 3)
     seen = make(*batch, queries, keys) > 0
     seen[..., 1, :] = False  # a query that sees nothing
     forward = table["scaled_dot_product_attention"]
@@ -149,7 +149,7 @@ def test_forward_by_products(batch: tuple[int, ...], queries: int, keys: int, mo
 
 
 def square_factors(kind: str, batch: tuple[int, ...], queries: int, keys: int, depth: int) -> list[Any]:
-    make = operators.maker(getattr(flambeau, kind), queries + keys)
+    make = operator_properties.maker(getattr(flambeau, kind), queries + keys)
     return [make(*batch, rows, depth) for rows in (queries, queries, keys, keys)]
 
 
@@ -167,13 +167,13 @@ def test_tensor_cores_with_masks() -> None:
     seen = np.random.default_rng(0).random((20, 80)) < 0.5
     seen[3] = False  # a query that sees nothing
     check([*inputs, seen], (False, 0.2, False), cores=True)
-    added = operators.maker(flambeau.bfloat16, 5)(2, 1, 20, 80)
+    added = operator_properties.maker(flambeau.bfloat16, 5)(2, 1, 20, 80)
     check([*inputs, added], (True, 0.2, False), cores=True)
     check([*inputs, added], (True, 0.2, True), cores=False)
 
 
 def test_tensor_cores_with_broadcast_and_strided_factors() -> None:
-    make = operators.maker(flambeau.float16, 4)
+    make = operator_properties.maker(flambeau.float16, 4)
     grad = np.broadcast_to(make(1, 1, 10, 1), (3, 2, 10, 32))
     q, k, v = make(3, 10, 2, 33)[..., 1:], make(1, 12, 2, 32), make(3, 12, 2, 36)[..., :32]
     check([grad, *(x.transpose(0, 2, 1, 3) for x in (q, k, v))], (True, 0.2, False), cores=True)

@@ -14,10 +14,10 @@ if not find_spec("cuda"):
 import emulated
 
 import flambeau
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.nn import recurrent  # its records
 from flambeau.ops.op import table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
@@ -26,7 +26,7 @@ CELLS = [f"_thnn_fused_{op}" for op in ("lstm_cell", "lstm_cell_backward", "gru_
 
 def check(name: str, kind: Any, layout: Any, tight: bool, near: float) -> None:
     op = table[name]
-    for inputs, params in op.samples(operators.maker(kind, 0), kind):
+    for inputs, params in op.samples(operator_properties.maker(kind, 0), kind):
         arrays = [layout(x)[1] for x in inputs]
         if not arrays[-1].size:
             continue
@@ -40,8 +40,8 @@ def check(name: str, kind: Any, layout: Any, tight: bool, near: float) -> None:
 @pytest.mark.parametrize("name", CELLS)
 def test_the_hosts_values_to_rounding(name: str) -> None:
     assert table[name].kernel is not None and recurrent
-    check(name, flambeau.float32, operators.plain, True, 2e-6)
-    check(name, flambeau.float64, operators.plain, True, 1e-14)
-    check(name, flambeau.bfloat16, operators.plain, True, 1e-2)
-    check(name, flambeau.float32, operators.reversed_dims, False, 2e-6)
-    check(name, flambeau.float32, operators.with_gaps, False, 2e-6)
+    check(name, flambeau.float32, operator_properties.plain, True, 2e-6)
+    check(name, flambeau.float64, operator_properties.plain, True, 1e-14)
+    check(name, flambeau.bfloat16, operator_properties.plain, True, 1e-2)
+    check(name, flambeau.float32, operator_properties.reversed_dims, False, 2e-6)
+    check(name, flambeau.float32, operator_properties.with_gaps, False, 2e-6)

@@ -16,13 +16,13 @@ import emulated
 import flambeau
 from flambeau.core.dtype import float32
 from flambeau.core.flags import flags
-from flambeau.driver.api import Launch
 from flambeau.driver.cuda.nn import direct_convolution
+from flambeau.driver.protocol import Launch
 from flambeau.ops.nn.convolution import Geometry
 from flambeau.ops.nn.interpolation import Resampling
-from flambeau.ops.nn.windows import Windows
+from flambeau.ops.nn.sliding_windows import Windows
 from flambeau.ops.op import table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
@@ -60,10 +60,10 @@ CONTIGUOUS = {"group_norm", "pad", "stack"}
 @pytest.mark.parametrize("name", CASES)
 def test_the_hosts_values_in_the_hosts_layout(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     record, shapes, params = CASES[name]
-    op, make = table[record], operators.maker(float32, 3)
+    op, make = table[record], operator_properties.maker(float32, 3)
     if record == "convolution":
         monkeypatch.setattr(emulated, "built", direct_convolution.convolution)
-    arrays = [operators.channels_innermost(make(*shape, low=0.1))[1] for shape in shapes]
+    arrays = [operator_properties.channels_innermost(make(*shape, low=0.1))[1] for shape in shapes]
     found = op.rule(
         [emulated.meta_of(x, GPU) for x in arrays],
         (*params, *["tf32" not in f and getattr(flags, f) for f in op.flags]),

@@ -16,11 +16,11 @@ from test_convolution_steps import cases
 
 import flambeau
 from flambeau.core.dtype import bfloat16, float16, float32, float64
-from flambeau.driver.api import Launch
 from flambeau.driver.cuda.nn import direct_convolution
+from flambeau.driver.protocol import Launch
 from flambeau.ops.nn.convolution import Geometry
 from flambeau.ops.op import table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
@@ -45,12 +45,14 @@ def check(arrays: list[Any], how: Any, near: float = 1e-5) -> None:
     np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), near, near)
 
 
-@pytest.mark.parametrize("layout", (operators.plain, operators.reversed_dims, operators.with_gaps))
+@pytest.mark.parametrize(
+    "layout", (operator_properties.plain, operator_properties.reversed_dims, operator_properties.with_gaps)
+)
 @pytest.mark.parametrize(
     "kind, near", ((float32, 1e-5), (float64, 1e-12), (float16, 2e-2), (bfloat16, 1e-1)), ids=str
 )
 def test_samples_in_any_layout(kind: Any, near: float, layout: Any) -> None:
-    for inputs, (how, *_) in OP.samples(operators.maker(kind, 0), kind):
+    for inputs, (how, *_) in OP.samples(operator_properties.maker(kind, 0), kind):
         if not how.transposed:
             check([layout(x)[1] for x in inputs], how, near)
 
@@ -65,7 +67,7 @@ def test_groups_strides_dilations_and_biases() -> None:
 
 
 def test_what_is_large_or_transposed_goes_to_a_library() -> None:
-    make, how = operators.maker(float32, 0), Geometry((1, 1), (0, 0), (1, 1))
+    make, how = operator_properties.maker(float32, 0), Geometry((1, 1), (0, 0), (1, 1))
     turned = Geometry((1, 1), (0, 0), (1, 1), True, (0, 0))
     taken = [
         direct_convolution.convolution(launch_of([make(*x), make(*weight)], case), None) is not None

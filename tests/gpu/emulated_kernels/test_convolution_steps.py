@@ -18,12 +18,12 @@ from library_kit import Device
 import flambeau
 from flambeau.core.dtype import bfloat16, complex64, float16, float32, float64, from_numpy
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.build import find_function
+from flambeau.driver.cuda.kernel_builder import find_function
 from flambeau.driver.cuda.nn import convolution
+from flambeau.driver.protocol import Launch
 from flambeau.ops.nn.convolution import Geometry
 from flambeau.ops.op import Op, table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
@@ -81,15 +81,19 @@ def check(op: Op, inputs: Any, params: Any, out_step: int = 1) -> None:
 @pytest.mark.parametrize("kind", (float16, bfloat16, float32, float64, complex64))
 def test_samples_in_every_layout(name: str, kind: Any) -> None:
     op = table[name]
-    for inputs, params in op.samples(operators.maker(kind, 0), kind):
-        for layout in (operators.plain, operators.reversed_dims, operators.with_gaps):
+    for inputs, params in op.samples(operator_properties.maker(kind, 0), kind):
+        for layout in (
+            operator_properties.plain,
+            operator_properties.reversed_dims,
+            operator_properties.with_gaps,
+        ):
             check(op, [layout(x)[1] for x in inputs], params)
         check(op, inputs, params, out_step=2)
 
 
 def cases() -> Any:
     """(x, weight, bias, Geometry): several samples and groups, windows of one element, transposed ones with room left."""
-    make = operators.maker(float32, 1)
+    make = operator_properties.maker(float32, 1)
     yield make(3, 6, 5, 4), make(4, 3, 1, 1), make(4), Geometry((1, 1), (0, 0), (1, 1), groups=2)
     yield make(3, 4, 5), make(6, 4, 1), make(6), Geometry((1,), (0,), (1,))
     yield make(3, 4, 5), make(4, 3, 1), make(6), Geometry((1,), (0,), (1,), True, (0,), 2)
@@ -105,13 +109,13 @@ def test_all_three_of_a_meeting_and_samples_in_parts(limit: int, monkeypatch: py
         check(table["convolution"], [x, weight] if bias is None else [x, weight, bias], (how,))
         channels = weight.shape[1] * how.groups if how.transposed else weight.shape[0]
         shape = (len(x), channels, *how.size(x.shape[2:], weight.shape[2:]))
-        grad = operators.maker(float32, 2)(*shape)
+        grad = operator_properties.maker(float32, 2)(*shape)
         check(table["convolution_backward_input"], [grad, weight], (how, x.shape[2:]))
         check(table["convolution_backward_weight"], [grad, x], (how, weight.shape[2:]))
 
 
 def test_of_nothing() -> None:
-    make, how = operators.maker(float32, 1), Geometry((1,), (1,), (1,))
+    make, how = operator_properties.maker(float32, 1), Geometry((1,), (1,), (1,))
     check(table["convolution_backward_weight"], [make(0, 3, 5), make(0, 2, 5)], (how, (3,)))
     check(table["convolution"], [make(2, 0, 5), make(3, 0, 3), make(3)], (how,))
     check(table["convolution_backward_input"], [make(2, 3, 5), make(3, 0, 3)], (how, (5,)))

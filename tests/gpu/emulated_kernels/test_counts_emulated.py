@@ -14,7 +14,7 @@ if not find_spec("cuda"):
 import emulated
 
 import flambeau
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.op import table
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")

@@ -17,14 +17,14 @@ from test_convolution_steps import NAMES, NEAR, Driver, cases, meta_of
 
 from flambeau.core.dtype import bfloat16, complex64, dtype, float16, float32, float64
 from flambeau.core.errors import DriverError, NotSupportedError
-from flambeau.core.memory import array_at
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.build import find_function
+from flambeau.core.host_arrays import array_at
+from flambeau.driver.cuda.kernel_builder import find_function
 from flambeau.driver.cuda.libraries import cudnn
+from flambeau.driver.protocol import Launch
 from flambeau.ops.nn import convolution as ops
 from flambeau.ops.nn.convolution import Geometry
 from flambeau.ops.op import Op, table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 KINDS = {0: float32, 1: float64, 2: float16, 9: bfloat16}
 FORWARD, WEIGHT_GRADIENT, INPUT_GRADIENT = 10, 11, 12
@@ -221,8 +221,8 @@ class Adding(Driver):
 @pytest.mark.parametrize("kind", (float16, bfloat16, float32, float64))
 def test_samples(name: str, kind: Any, dnn: Dnn) -> None:
     op = table[name]
-    for inputs, params in op.samples(operators.maker(kind, 0), kind):
-        for layout in (operators.plain, operators.reversed_dims):
+    for inputs, params in op.samples(operator_properties.maker(kind, 0), kind):
+        for layout in (operator_properties.plain, operator_properties.reversed_dims):
             check(op, [layout(x)[1] for x in inputs], params)
         assert ran(dnn)
         assert kinds(dnn) <= {ARGUMENTS}, "descriptors were kept"
@@ -232,7 +232,9 @@ def test_all_three_of_a_meeting(dnn: Dnn) -> None:
     for x, weight, bias, how in cases():
         check(table["convolution"], [x, weight] if bias is None else [x, weight, bias], (how,))
         channels = weight.shape[1] * how.groups if how.transposed else weight.shape[0]
-        grad = operators.maker(float32, 2)(len(x), channels, *how.size(x.shape[2:], weight.shape[2:]))
+        grad = operator_properties.maker(float32, 2)(
+            len(x), channels, *how.size(x.shape[2:], weight.shape[2:])
+        )
         check(table["convolution_backward_input"], [grad, weight], (how, x.shape[2:]))
         check(table["convolution_backward_weight"], [grad, x], (how, weight.shape[2:]))
 
@@ -242,7 +244,7 @@ def test_all_three_of_a_meeting(dnn: Dnn) -> None:
     ((float32, True, TENSOR), (float32, False, PLAIN), (float16, False, TENSOR), (float64, True, TENSOR)),
 )
 def test_the_engine_that_is_taken(kind: Any, tf32: bool, wanted: int, dnn: Dnn) -> None:
-    make = operators.maker(kind, 0)
+    make = operator_properties.maker(kind, 0)
     check(table["convolution"], [make(1, 2, 5), make(3, 2, 3)], (Geometry((1,), (0,), (1,)),), tf32)
     assert set(dnn.taken) == {wanted}
 
@@ -286,10 +288,10 @@ def ran(dnn: Dnn) -> bool:
 
 
 def test_columns_take_what_cudnn_does_not(dnn: Dnn) -> None:
-    make, how = operators.maker(float32, 0), Geometry((1,), (0,), (1,))
+    make, how = operator_properties.maker(float32, 0), Geometry((1,), (0,), (1,))
     check(table["convolution"], [make(1, 2, 5), make(3, 2, 3)], (how,), enabled=False)
     assert not dnn.names
-    wide = operators.maker(complex64, 0)
+    wide = operator_properties.maker(complex64, 0)
     check(table["convolution"], [wide(1, 2, 5), wide(3, 2, 3)], (how,))
     left_over = Geometry((1,), (0,), (3,), True, (2,))  # more elements than windows reach
     check(table["convolution"], [make(1, 2, 5), make(2, 3, 3)], (left_over,))
@@ -304,7 +306,7 @@ def test_without_the_extra_columns_take_all(monkeypatch: pytest.MonkeyPatch) -> 
         raise NotSupportedError("cuDNN is not on this machine")
 
     monkeypatch.setattr(cudnn, "NativeLibrary", missing)
-    make = operators.maker(float32, 0)
+    make = operator_properties.maker(float32, 0)
     check(table["convolution"], [make(1, 2, 5), make(3, 2, 3)], (Geometry((1,), (0,), (1,)),))
 
 
@@ -313,6 +315,6 @@ def test_other_failures_are_told(dnn: Dnn, monkeypatch: pytest.MonkeyPatch) -> N
         raise DriverError("cuDNN: cudnnCreate: CUDNN_STATUS_NOT_INITIALIZED")
 
     monkeypatch.setattr(dnn, "run", failing)
-    make = operators.maker(float32, 0)
+    make = operator_properties.maker(float32, 0)
     with pytest.raises(DriverError, match="NOT_INITIALIZED"):
         check(table["convolution"], [make(1, 2, 5), make(3, 2, 3)], (Geometry((1,), (0,), (1,)),))

@@ -15,10 +15,10 @@ if not find_spec("cuda"):
 import emulated
 
 import flambeau
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.linalg.geometry import cdist, cdist_backward, cross
 from flambeau.ops.op import Op
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
@@ -39,10 +39,10 @@ def check(op: Op, arrays: list[Any], params: Any, tight: bool = True) -> None:
 
 @pytest.mark.parametrize("op", (cross, cdist, cdist_backward), ids=lambda op: op.name)
 def test_samples(op: Op) -> None:
-    for inputs, params in op.samples(operators.maker(flambeau.float64, 0), flambeau.float64):
+    for inputs, params in op.samples(operator_properties.maker(flambeau.float64, 0), flambeau.float64):
         check(op, list(inputs), params)
-        check(op, [operators.reversed_dims(x)[1] for x in inputs], params, tight=False)
-    inputs, params = next(iter(op.samples(operators.maker(flambeau.float32, 0), flambeau.float32)))
+        check(op, [operator_properties.reversed_dims(x)[1] for x in inputs], params, tight=False)
+    inputs, params = next(iter(op.samples(operator_properties.maker(flambeau.float32, 0), flambeau.float32)))
     check(op, list(inputs), params)
 
 

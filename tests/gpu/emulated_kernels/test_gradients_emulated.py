@@ -18,9 +18,9 @@ import emulated
 import flambeau
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.op import Op, table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
@@ -60,7 +60,7 @@ def check(launch: Launch, arrays: list[Any], tight: bool = True) -> None:
 def cases(op: Op, most: int = 99) -> Iterator[tuple[list[Any], Any]]:
     """Every sample in float32, the first in bfloat16: each source is compiled, which takes its time."""
     for kind in [kind for kind in op.dtypes if kind.name in ("float32", "bfloat16")]:
-        samples = op.samples(operators.maker(kind, 0), kind)
+        samples = op.samples(operator_properties.maker(kind, 0), kind)
         for inputs, params in islice(samples, most if kind.name == "float32" else 1):
             yield list(inputs), params
 
@@ -74,16 +74,16 @@ def test_the_hosts_values_to_rounding(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_any_layout(name: str) -> None:
     op = table[name]
-    inputs, params = next(iter(op.samples(operators.maker(flambeau.float32, 1), flambeau.float32)))
+    inputs, params = next(iter(op.samples(operator_properties.maker(flambeau.float32, 1), flambeau.float32)))
     check(launch_of(op, list(inputs), params, out_step=2), list(inputs))
-    turned = [operators.reversed_dims(x)[1] if isinstance(x, np.ndarray) else x for x in inputs]
+    turned = [operator_properties.reversed_dims(x)[1] if isinstance(x, np.ndarray) else x for x in inputs]
     check(launch_of(op, turned, params), turned, tight=False)
 
 
 @pytest.mark.parametrize("name", ("softmax_backward", "log_softmax_backward"))
 @pytest.mark.parametrize("shape, dim", (((2, 17000), 1), ((3, 700), 1), ((300, 2), 0)))
 def test_softmax_of_long_rows(name: str, shape: Any, dim: int) -> None:
-    make = operators.maker(flambeau.float32, 4)
+    make = operator_properties.maker(flambeau.float32, 4)
     arrays = [make(*shape), make(*shape)]
     check(launch_of(table[name], arrays, (dim,)), arrays)
 
@@ -100,7 +100,7 @@ def test_softmax_of_long_rows(name: str, shape: Any, dim: int) -> None:
 def test_normalization_of_many_elements(name: str, shape: Any, first: Any, given: Any) -> None:
     if name.startswith("rms") and given[1]:
         given = (given[0], False)
-    make = operators.maker(flambeau.float32, 4)
+    make = operator_properties.maker(flambeau.float32, 4)
     weight = shape[-1:] if first == 1 else shape[1:2]
     arrays = [make(*shape), make(*shape), *([make(*weight)] if given[0] else [])]
     params = (1e-5, given) if first is None else (first, 1e-5, given)
@@ -110,7 +110,7 @@ def test_normalization_of_many_elements(name: str, shape: Any, first: Any, given
 @pytest.mark.parametrize("shape", ((300, 7), (5000, 3), (6, 5, 4, 3), (9,)))
 @pytest.mark.parametrize("reduction", ("none", "mean"))
 def test_nll_of_many_targets(shape: Any, reduction: str) -> None:
-    make = operators.maker(flambeau.float32, 4)
+    make = operator_properties.maker(flambeau.float32, 4)
     at = 1 if len(shape) > 1 else 0
     target = np.random.default_rng(1).integers(-1, shape[at], (*shape[:at], *shape[at + 1 :]))
     target = np.asarray(target)
@@ -119,7 +119,7 @@ def test_nll_of_many_targets(shape: Any, reduction: str) -> None:
 
 
 def test_nll_of_no_targets() -> None:
-    make = operators.maker(flambeau.float32, 4)
+    make = operator_properties.maker(flambeau.float32, 4)
     arrays = [make(), np.full(4, 2), make(3, low=1, high=2)]
     check(launch_of(table["nll_loss_backward"], arrays, ("mean", 2, (4, 3))), arrays)
 

@@ -14,8 +14,8 @@ if not find_spec("cuda"):
 import emulated
 
 import flambeau
-from flambeau.driver.api import Launch
 from flambeau.driver.cuda.device.program import KernelProgram
+from flambeau.driver.protocol import Launch
 from flambeau.ops.op import table
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")

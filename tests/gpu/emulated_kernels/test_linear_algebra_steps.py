@@ -18,13 +18,13 @@ from library_kit import Device, Driver, Library
 import flambeau
 from flambeau.core.dtype import float32, from_numpy
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.build import find_function
 from flambeau.driver.cuda.codegen.kernel_steps import KernelSteps
+from flambeau.driver.cuda.kernel_builder import find_function
 from flambeau.driver.cuda.libraries import cublas, cusolver
 from flambeau.driver.cuda.linalg import linear_solve
+from flambeau.driver.protocol import Launch
 from flambeau.ops.linalg import linalg
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
@@ -71,7 +71,7 @@ def close(got: Any, want: Any) -> None:
 
 def cases(op: Any, kind: Any) -> Iterator[tuple[list[Any], Any]]:
     for inputs, params in op.samples(
-        operators.maker(from_numpy(np.dtype(kind)), 0), from_numpy(np.dtype(kind))
+        operator_properties.maker(from_numpy(np.dtype(kind)), 0), from_numpy(np.dtype(kind))
     ):
         yield [np.array(x) for x in inputs], params
 

@@ -15,9 +15,9 @@ import emulated
 
 import flambeau
 from flambeau.core.dtype import complex64, float32, float64
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.op import table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
@@ -38,7 +38,7 @@ def of_rows(name: str, x: Any) -> list[Any]:
 @pytest.mark.parametrize("name", NAMES)
 def test_samples(name: str, kind: Any, near: float) -> None:
     op = table[name]
-    for inputs, params in op.samples(operators.maker(kind, 0), kind):
+    for inputs, params in op.samples(operator_properties.maker(kind, 0), kind):
         launch = launch_of(name, list(inputs), params)
         for got, want in zip(
             emulated.emulated(launch, list(inputs)), emulated.of_host(launch, list(inputs)), strict=True

@@ -14,9 +14,9 @@ if not find_spec("cuda"):
 import emulated
 
 import flambeau
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.multi_tensor.foreach_norm import foreach_norm
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
@@ -33,13 +33,13 @@ def check(arrays: list[Any], order: float, near: float) -> None:
 @pytest.mark.parametrize("layout", ("plain", "reversed_dims", "with_gaps"))
 def test_the_hosts_values_to_rounding(kind: str, near: float, layout: str) -> None:
     for inputs, (order,) in foreach_norm.samples(
-        operators.maker(getattr(flambeau, kind), 0), getattr(flambeau, kind)
+        operator_properties.maker(getattr(flambeau, kind), 0), getattr(flambeau, kind)
     ):
-        check([getattr(operators, layout)(x)[1] for x in inputs], order, near)
+        check([getattr(operator_properties, layout)(x)[1] for x in inputs], order, near)
 
 
 def test_tensors_of_many_blocks_and_of_no_elements() -> None:
-    make = operators.maker(flambeau.float32, 2)
+    make = operator_properties.maker(flambeau.float32, 2)
     check([make(40_000), make(0), make(3), make(70_001), make(1)], 2.0, 1e-5)
     check([make(40_000), make(0)], float("inf"), 0)
 

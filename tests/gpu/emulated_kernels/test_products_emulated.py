@@ -19,16 +19,16 @@ import emulated
 import flambeau
 from flambeau.core.dtype import bfloat16, complex64, complex128, float16, float32, float64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
 from flambeau.driver.cuda.linalg import direct_products
+from flambeau.driver.protocol import Launch
 from flambeau.ops.op import Op, table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
 NEAR = {float16: 2e-3, bfloat16: 2e-2, float32: 1e-5, float64: 1e-13, complex64: 1e-5, complex128: 1e-13}  # fmt: skip
 MATMUL, ADDMM = table["matmul"], table["addmm"]
-LAYOUTS = [operators.plain, operators.reversed_dims, operators.with_gaps]
+LAYOUTS = [operator_properties.plain, operator_properties.reversed_dims, operator_properties.with_gaps]
 
 
 def launch_of(op: Op, inputs: list[Any], tf32: bool = False) -> Launch:
@@ -74,7 +74,7 @@ def test_products_in_any_layout(
     folded: bool,
     seed: int,
 ) -> None:
-    make, (m, k, n) = operators.maker(kind, seed), sizes
+    make, (m, k, n) = operator_properties.maker(kind, seed), sizes
     k = min(k, 128) if kind.itemsize == 2 else k  # more of 16 bits are the library's
     a, b = one(make(*batch, m, k))[1], other(make(*(() if folded else batch), k, n))[1]
     check(MATMUL, [a, b], NEAR[kind] * k)
@@ -83,7 +83,7 @@ def test_products_in_any_layout(
 @pytest.mark.parametrize("kind", NEAR, ids=str)
 @pytest.mark.parametrize("factors", [(1, 1), (0, 2), (2, 1), (0.5, -1.5), (0.0, 1.0)])
 def test_added_products(kind: Any, factors: tuple[float, float]) -> None:
-    make = operators.maker(kind, 3)
+    make = operator_properties.maker(kind, 3)
     for added, a, b in (
         ((33, 40), (33, 50), (50, 40)),
         ((40,), (33, 50), (50, 40)),
@@ -95,7 +95,7 @@ def test_added_products(kind: Any, factors: tuple[float, float]) -> None:
 
 
 def test_vectors_and_dots() -> None:
-    make = operators.maker(float32, 5)
+    make = operator_properties.maker(float32, 5)
     for a, b in (((7,), (7,)), ((5, 7), (7,)), ((7,), (7, 5)), ((3, 5, 7), (7,))):
         check(MATMUL, [make(*a), make(*b)], 1e-5)
 

@@ -17,7 +17,7 @@ from flambeau.core import random
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
 from flambeau.core.random import DrawGrid
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.random.random import randperm
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")

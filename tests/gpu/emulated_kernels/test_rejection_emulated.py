@@ -15,7 +15,7 @@ import emulated
 import flambeau
 from flambeau.core.meta import Meta
 from flambeau.core.random import DrawGrid
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.op import Op
 from flambeau.ops.random.gamma import standard_gamma
 from flambeau.ops.random.random import poisson

@@ -14,9 +14,9 @@ if not find_spec("cuda"):
 import emulated
 
 import flambeau
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.linalg.sparse_product import csr_product
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
@@ -36,7 +36,7 @@ def check(arrays: list[Any], tight: bool = True) -> None:
 
 @pytest.mark.parametrize("kind", csr_product.dtypes, ids=str)
 def test_samples(kind: Any) -> None:
-    for inputs, _ in csr_product.samples(operators.maker(kind, 0), kind):
+    for inputs, _ in csr_product.samples(operator_properties.maker(kind, 0), kind):
         check(list(inputs))
 
 

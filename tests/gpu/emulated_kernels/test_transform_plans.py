@@ -10,9 +10,9 @@ import pytest
 
 import flambeau
 from flambeau.core.dtype import from_numpy
-from flambeau.core.memory import array_at
+from flambeau.core.host_arrays import array_at
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.linalg import fft
 
 pytestmark = pytest.mark.skipif(not find_spec("cuda"), reason="cuda-bindings is not installed")
@@ -114,8 +114,8 @@ def meta_of(x: Any) -> Meta:
 
 def run(monkeypatch: Any, op: Any, x: Any, params: Any, out: Any = None) -> Any:
     """The operator on a real GPU's path; `out` gives a layout of the output."""
-    from flambeau.driver.cuda.build import find_function
-    from flambeau.driver.cuda.linalg import transforms
+    from flambeau.driver.cuda.kernel_builder import find_function
+    from flambeau.driver.cuda.linalg import fft as transforms
 
     library, device = Library(), Device()
     monkeypatch.setattr(transforms, "FftPlan", library.plan)

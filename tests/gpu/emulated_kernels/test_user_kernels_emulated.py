@@ -16,13 +16,13 @@ from compiling import compile_each
 
 import flambeau
 from flambeau.core.flags import flags
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.op import Op
 from flambeau.ops.pointwise.expression import RECORDS, operator
 from flambeau.ops.pointwise.expression_cpp import functions_of, kernel_of
 from flambeau.ops.pointwise.expression_text import read
 from flambeau.ops.pointwise.pointwise import Pointwise
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
@@ -61,7 +61,7 @@ def test_the_kernel_computes_what_the_host_computes(text: str, dtype: str) -> No
     kind = getattr(flambeau, dtype)
     said = read(f"lambda x, y, z: {text}")
     record = operator("kernel", said.results, 3)
-    make = operators.maker(kind, 0)
+    make = operator_properties.maker(kind, 0)
     arrays = [make(3, 1, low=0.2, high=3), make(3, 5, low=0.2, high=3), make(5, low=0.2, high=3)]
     check(record, arrays, NEAR.get(dtype, 2e-6))
 
@@ -70,7 +70,7 @@ def test_the_kernel_computes_what_the_host_computes(text: str, dtype: str) -> No
 def test_several_results_are_one_kernel(dtype: str) -> None:
     text = "lambda x, y, s: (x * cos(y) + s, x > y, where(x > s, x, -y))"
     record = operator("kernel", read(text).results, 3)
-    make = operators.maker(getattr(flambeau, dtype), 0)
+    make = operator_properties.maker(getattr(flambeau, dtype), 0)
     for arrays in (
         [make(3, 1), make(3, 500), 0.5],
         [make(7), make(7), make(7)],
@@ -87,7 +87,7 @@ def test_several_results_are_one_kernel(dtype: str) -> None:
 def test_gradients_are_kernels_too() -> None:
     text = "lambda x, y, z: where(x > y, x * exp(z), y / z) + x ** y + sigmoid(z * tanh(x))"
     record = operator("kernel", read(text).results, 3, differentiable=True)
-    make = operators.maker(flambeau.float64, 0)
+    make = operator_properties.maker(flambeau.float64, 0)
     arrays = [make(40, low=0.2, high=2) for _ in range(4)]
     whole: Any = record.derivative.whole
     assert whole.names == ("needs", "grad", "call", "a", "b", "c")
@@ -121,7 +121,7 @@ template <typename T> T f(T x, T y, T alpha) { bool b = x; return b && !(y == al
 
 
 def test_jiterators_plain_text_is_the_hosts() -> None:
-    make = operators.maker(flambeau.float32, 0)
+    make = operator_properties.maker(flambeau.float32, 0)
     functions = functions_of(STATEMENTS)
     assert functions is not None
     record = kernel_of(STATEMENTS, functions, 2, 1)
@@ -133,7 +133,7 @@ def test_jiterators_plain_text_is_the_hosts() -> None:
 
 
 def test_jiterators_other_text_is_compiled_as_it_is() -> None:
-    make = operators.maker(flambeau.float64, 0)
+    make = operator_properties.maker(flambeau.float64, 0)
     functions = functions_of(LOOPS)
     assert functions is not None
     record = kernel_of(LOOPS, functions, 2, 1)
@@ -153,7 +153,7 @@ def test_an_nvidia_compiler_takes_them_all() -> None:
     for text, dtypes in (TEXTS | {"x * digamma(y) - special_zeta(2, z)": ("float32",)}).items():
         record = operator("kernel", read(f"lambda x, y, z: {text}").results, 3)
         for dtype in dtypes:
-            arrays = [operators.maker(getattr(flambeau, dtype), 0)(8) for _ in range(3)]
+            arrays = [operator_properties.maker(getattr(flambeau, dtype), 0)(8) for _ in range(3)]
             launch = launch_of(record, arrays)
             form: Any = launch.kernel.cuda
             programs.append(pointwise.program(launch, form))
@@ -162,7 +162,7 @@ def test_an_nvidia_compiler_takes_them_all() -> None:
         assert functions is not None
         record = kernel_of(text, functions, 2, 1)
         for dtype in ("float32", "float64", "bfloat16"):
-            make = operators.maker(getattr(flambeau, dtype), 0)
+            make = operator_properties.maker(getattr(flambeau, dtype), 0)
             launch = launch_of(record, [make(8), make(8), 0.5])
             form = launch.kernel.cuda
             programs.append(pointwise.program(launch, form))
@@ -174,7 +174,7 @@ def test_an_nvidia_compiler_takes_them_all() -> None:
     record = kernel_of(
         several.replace("T& s)", "T& s, T& t)").replace("s = r;", "s = r; t = y;"), functions, 2, 1
     )
-    make = operators.maker(flambeau.float32, 0)
+    make = operator_properties.maker(flambeau.float32, 0)
     launch = launch_of(record, [make(8), make(8), 0.5])
     form = launch.kernel.cuda
     programs.append(pointwise_several.program(launch, form))
@@ -183,7 +183,7 @@ def test_an_nvidia_compiler_takes_them_all() -> None:
         read(f"lambda x: {' + '.join([f'{n}(x)' for n, r in RECORDS.items() if _real(r)])}").results,
         1,
     )
-    launch = launch_of(named, [operators.maker(flambeau.float32, 0)(8)])
+    launch = launch_of(named, [operator_properties.maker(flambeau.float32, 0)(8)])
     form = launch.kernel.cuda
     programs.append(pointwise.program(launch, form))
     compile_each([program.source for program in programs])

@@ -19,11 +19,11 @@ import flambeau
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.windows import Lattice
-from flambeau.ops.nn.windows import Windows
+from flambeau.driver.cuda.codegen.sliding_windows import Lattice
+from flambeau.driver.protocol import Launch
+from flambeau.ops.nn.sliding_windows import Windows
 from flambeau.ops.op import Op, table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
@@ -41,7 +41,7 @@ def launches(op: Op, kinds: set[str], layout: Any, most: int = 99) -> Iterator[t
     for kind in op.dtypes:
         if kind.name not in kinds:
             continue
-        samples = op.samples(operators.maker(kind, 0), kind)
+        samples = op.samples(operator_properties.maker(kind, 0), kind)
         for inputs, params in islice(samples, most if kind.name == "float32" else 1):
             yield launch_of(op, [layout(x)[1] for x in inputs], params)
 
@@ -69,20 +69,22 @@ def check(launch: Launch, arrays: list[Any], near: float = 0, tight: bool = True
 def test_the_same_bits_as_the_host(name: str) -> None:
     op = table[name]
     kinds = KINDS | MOVED if name in EXACT[:5] else KINDS
-    for launch, arrays in launches(op, kinds, operators.plain):
+    for launch, arrays in launches(op, kinds, operator_properties.plain):
         check(launch, arrays)
-    for launch, arrays in launches(op, {"float32"}, operators.reversed_dims, 2):
+    for launch, arrays in launches(op, {"float32"}, operator_properties.reversed_dims, 2):
         check(launch, arrays, tight=False)
-    for inputs, params in islice(op.samples(operators.maker(flambeau.float32, 1), flambeau.float32), 1):
+    for inputs, params in islice(
+        op.samples(operator_properties.maker(flambeau.float32, 1), flambeau.float32), 1
+    ):
         check(*launch_of(op, list(inputs), params, out_step=3))
 
 
 @pytest.mark.parametrize("name", NEAR)
 def test_the_hosts_values_to_rounding(name: str) -> None:
     op = table[name]
-    for launch, arrays in launches(op, KINDS, operators.plain):
+    for launch, arrays in launches(op, KINDS, operator_properties.plain):
         check(launch, arrays, near=2e-5 if launch.outputs[0].dtype is flambeau.float32 else 4e-2)
-    for launch, arrays in launches(op, {"float32"}, operators.with_gaps, 2):
+    for launch, arrays in launches(op, {"float32"}, operator_properties.with_gaps, 2):
         check(launch, arrays, near=2e-5, tight=False)
 
 
@@ -113,18 +115,18 @@ def test_maxima_of_windows_and_their_way_back(how: Windows) -> None:
 
 @pytest.mark.parametrize("size, count", (((65,), (1,)), ((9, 11), (1, 2)), ((4, 5, 7), (1, 1, 1))))
 def test_long_adaptive_windows_are_folded_by_warps(size: Any, count: Any) -> None:
-    x = operators.maker(flambeau.float32, 3)(2, 3, *size)
+    x = operator_properties.maker(flambeau.float32, 3)(2, 3, *size)
     check(*launch_of(table["adaptive_avg_pool"], [x], (count,)), near=1e-6)
 
 
 def test_the_last_of_those_put_to_one_place_stays() -> None:
-    values = operators.maker(flambeau.float32, 3)(1, 2, 6)
+    values = operator_properties.maker(flambeau.float32, 3)(1, 2, 6)
     index = np.array([[[0, 3, 3, 0, 5, 3], [1, 1, 1, 1, 1, 0]]])
     check(*launch_of(table["max_unpool"], [values, index], ((7,),)))
 
 
 def test_places_outside_are_told() -> None:
-    values, index = operators.maker(flambeau.float32, 3)(1, 1, 3), np.array([[[0, 9, 2]]])
+    values, index = operator_properties.maker(flambeau.float32, 3)(1, 1, 3), np.array([[[0, 9, 2]]])
     launch, arrays = launch_of(table["max_unpool"], [values, index], ((4,),))
     with pytest.raises(AssertionError, match="invalid max index: 9"):
         emulated.emulated(launch, arrays)
@@ -133,7 +135,7 @@ def test_places_outside_are_told() -> None:
 def test_special_places_of_a_grid() -> None:
     at = np.array([np.nan, np.inf, -np.inf, -1, 1, 0, 1e30, 2.5], np.float32)
     grid = np.stack(np.meshgrid(at, at), -1)[None].astype(np.float32)
-    x = operators.maker(flambeau.float32, 3)(1, 2, 4, 5)
+    x = operator_properties.maker(flambeau.float32, 3)(1, 2, 4, 5)
     for mode in ("nearest", "bilinear"):
         for padding in ("zeros", "border", "reflection"):
             check(*launch_of(table["grid_sample"], [x, grid], (mode, padding, False)))

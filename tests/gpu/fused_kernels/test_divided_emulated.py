@@ -16,11 +16,11 @@ from test_fused_emulated import Chain, same_bits
 from test_fused_rows_emulated import check
 
 import flambeau
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.nn.loss import count_targets, nll_slope
 from flambeau.ops.op import Op, table
 from flambeau.ops.reduce.softmax_gradients import log_softmax_slope, sum_of_gradient
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
@@ -40,7 +40,7 @@ def alone(op: Op, arrays: list[Any], params: tuple[Any, ...]) -> Any:
 def test_gradient_of_cross_entropy_equals_separate_kernels(
     kind: str, shape: tuple[int, int], reduction: str
 ) -> None:
-    make = operators.maker(getattr(flambeau, kind), 0)
+    make = operator_properties.maker(getattr(flambeau, kind), 0)
     grad, scores, target = (
         make(low=1, high=2),
         make(*shape, low=-3, high=0),
@@ -66,7 +66,7 @@ def test_gradient_of_cross_entropy_equals_separate_kernels(
 
 @pytest.mark.parametrize("shape", [(5, 33), (3, 64)])
 def test_gradient_of_held_rows_computes_gradient_of_loss(shape: tuple[int, int]) -> None:
-    make = operators.maker(flambeau.float32, 0)
+    make = operator_properties.maker(flambeau.float32, 0)
     chain = Chain(
         [make(), np.arange(shape[0])[:, None], make(*shape, low=-3, high=0), make(*shape)[:, ::-1].copy()]
     )
@@ -78,7 +78,7 @@ def test_gradient_of_held_rows_computes_gradient_of_loss(shape: tuple[int, int])
 
 @pytest.mark.parametrize("layout", ["dense", "strided", "permuted"])
 def test_index_of_an_element_is_row_major(layout: str) -> None:
-    make = operators.maker(flambeau.float32, 0)
+    make = operator_properties.maker(flambeau.float32, 0)
     other = {"dense": make(6, 8), "strided": make(6, 16)[:, ::2], "permuted": make(8, 6).T}[layout]
     chain = Chain([make(), np.arange(6)[:, None], other])
     slope = chain.run(nll_slope, 0, 1, params=(2, (6, 8)), **ONE)

@@ -17,10 +17,10 @@ from test_fused_rows_emulated import check
 
 import flambeau
 from flambeau.core.random import DrawGrid
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.op import table
 from flambeau.ops.random.dropout import dropout_mask, dropout_scale, native_dropout
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
@@ -48,7 +48,7 @@ def drop(chain: Chain, source: int, grid: DrawGrid, keep: float) -> int:
 def test_dropout_of_a_chain_equals_separate_kernels(
     kind: str, shape: tuple[int, ...], grid: DrawGrid
 ) -> None:
-    make = operators.maker(getattr(flambeau, kind), 0)
+    make = operator_properties.maker(getattr(flambeau, kind), 0)
     chain = Chain([make(*shape), make(shape[1]), make(shape[0], 2 * shape[1])[:, ::2]])
     product = chain.run(table["mul"], 0, 1, **ONE)
     dropped = drop(chain, product, grid, 0.7)
@@ -60,7 +60,7 @@ def test_dropout_of_a_chain_equals_separate_kernels(
 @pytest.mark.parametrize("grid", GRIDS, ids=["wide", "narrow"])
 @pytest.mark.parametrize("shape", [(3, 40), (2, 1200), (4, 33)])
 def test_dropout_of_rows_equals_separate_kernels(shape: tuple[int, ...], grid: DrawGrid) -> None:
-    make = operators.maker(flambeau.float32, 0)
+    make = operator_properties.maker(flambeau.float32, 0)
     reduced: dict[str, Any] = {"params": ((1,), True, None), **ONE}
     chain = Chain([make(*shape)])
     mean = chain.run(table["mean"], drop(chain, 0, grid, 0.6), **reduced)

@@ -16,14 +16,14 @@ import emulated
 
 import flambeau
 from flambeau.core.flags import flags
-from flambeau.core.memory import array_at
+from flambeau.core.host_arrays import array_at
 from flambeau.core.meta import Meta
-from flambeau.driver.api import FusedStep, Launch
+from flambeau.driver.protocol import FusedStep, Launch
 from flambeau.driver.row_shares import can_fuse_held_rows
 from flambeau.ops.copy import copy
 from flambeau.ops.op import Op, table
-from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_join, can_fuse_rows, fuse
-from flambeau.testing import operators
+from flambeau.ops.pointwise.fused_chains import can_fuse, can_fuse_join, can_fuse_rows, fuse
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 GPU = flambeau.device("cuda", 0)
@@ -108,7 +108,7 @@ def same_bits(got: Any, want: Any, name: str) -> None:
 
 
 def layouts(kind: Any, seed: int) -> list[list[Any]]:
-    make = operators.maker(kind, seed)
+    make = operator_properties.maker(kind, seed)
     low = {"low": 0.2, "high": 3}
     return [
         [make(3, 700, **low), make(3, 700, **low), make(3, 700, **low)],

@@ -18,8 +18,8 @@ from test_fused_emulated import Chain, of_layout, same_bits
 import flambeau
 from flambeau.ops.copy import copy
 from flambeau.ops.op import table
-from flambeau.ops.pointwise.fusion import fuse
-from flambeau.testing import operators
+from flambeau.ops.pointwise.fused_chains import fuse
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 SHAPES = ((3, 40), (2, 3, 97), (2, 1200), (5, 4, 2, 33))
@@ -28,7 +28,7 @@ REDUCTIONS = ("sum", "mean", "amax", "amin")
 
 def rows_chain(shape: tuple[int, ...], kind: Any, choice: random.Random) -> Chain:
     """Return a random normalization: elements, reductions of them, results of rows, and elements again."""
-    make = operators.maker(kind, choice.randrange(99))
+    make = operator_properties.maker(kind, choice.randrange(99))
     x, other = make(*shape, low=0.2, high=3), make(*shape[-1:], low=0.2, high=3)
     strided = make(shape[0], 2 * int(np.prod(shape[1:])), low=0.2, high=3)[:, ::2].reshape(shape)
     row = make(*shape[:-1], 1, low=0.2, high=3)
@@ -74,7 +74,7 @@ def test_random_rows_equal_separate_kernels(kind: str, at: int) -> None:
 
 
 def test_row_output_may_overwrite_the_reduced_input() -> None:
-    make = operators.maker(flambeau.float32, 7)
+    make = operator_properties.maker(flambeau.float32, 7)
     chain = Chain([make(3, 70)])
     one = {"alone": emulated.emulated}
     mean = chain.run(table["mean"], 0, params=((1,), True, None), **one)

@@ -18,9 +18,9 @@ from test_fused_emulated import GPU, Chain, of_layout
 import flambeau
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.meta import Meta
-from flambeau.driver.api import FusedView
+from flambeau.driver.protocol import FusedView
 from flambeau.ops.op import table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 
@@ -46,7 +46,7 @@ class ViewChain(Chain):
 
 
 def fill(*shape: int, kind: str = "float32", seed: int = 0) -> Any:
-    return operators.maker(getattr(flambeau, kind), seed)(*shape, low=0.2, high=3)
+    return operator_properties.maker(getattr(flambeau, kind), seed)(*shape, low=0.2, high=3)
 
 
 def run(chain: ViewChain, name: str, *args: Any, **how: Any) -> int:

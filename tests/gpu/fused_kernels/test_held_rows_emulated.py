@@ -17,13 +17,13 @@ from test_fused_emulated import Chain
 import flambeau
 from flambeau.ops.copy import copy
 from flambeau.ops.op import table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = pytest.mark.skipif(not emulated.available(), reason="g++ is not installed")
 
 
 def fill(*shape: int, kind: str, seed: int = 0) -> Any:
-    return operators.maker(getattr(flambeau, kind), seed)(*shape, low=-3, high=3)
+    return operator_properties.maker(getattr(flambeau, kind), seed)(*shape, low=-3, high=3)
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])

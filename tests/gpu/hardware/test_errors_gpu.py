@@ -110,7 +110,7 @@ except RuntimeError as error:
 
 
 LOST = """
-from flambeau.driver.api import Kernel, Launch, Source
+from flambeau.driver.protocol import Kernel, Launch, Source
 from flambeau.runtime import system
 context = system.contexts()[0]
 x = torch.ones(1000, device="cuda")

@@ -12,7 +12,7 @@ from flambeau.core.dtype import DTYPES, bfloat16, bool_, float16, float32, float
 from flambeau.core.flags import flags
 from flambeau.ops.index.indexing import reductions
 from flambeau.ops.op import table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = needs_gpu
 
@@ -30,7 +30,7 @@ def test_samples(name: str, kind: Any) -> None:
         return
     flags.deterministic = True  # variants of the samples write twice to one place
     try:
-        operators.check_virtual(table[name], kind, GPU)
+        operator_properties.check_virtual(table[name], kind, GPU)
     finally:
         flags.deterministic = False
 
@@ -41,14 +41,22 @@ def test_reading_many(kind: Any, index_kind: Any) -> None:
     x = numbers(kind, 60 * 70 * 80).reshape(60, 70, 80)
     for dim in range(3):
         where = random.integers(0, x.shape[dim], (50, 40, 80)).astype(index_kind)
-        for layout in (operators.plain, operators.reversed_dims, operators.with_gaps):
+        for layout in (
+            operator_properties.plain,
+            operator_properties.reversed_dims,
+            operator_properties.with_gaps,
+        ):
             same("gather", (x, where), (dim,), layout)
             same("index_select", (x, where[0, :, 0].copy()), (dim,), layout)
     a, b = (
         random.integers(-60, 60, (30, 1)).astype(index_kind),
         random.integers(-80, 80, 50).astype(index_kind),
     )
-    for layout in (operators.plain, operators.reversed_dims, operators.with_gaps):
+    for layout in (
+        operator_properties.plain,
+        operator_properties.reversed_dims,
+        operator_properties.with_gaps,
+    ):
         same("index", (x, a, b), ((0, 2),), layout)
         same("index", (x, a, a), ((0, 1),), layout)
         same("take", (x, random.integers(-x.size, x.size, (100, 7))), (), layout)
@@ -80,7 +88,7 @@ def test_scatter_add_of_floats_in_any_order_and_in_a_fixed_one() -> None:
     source = random.standard_normal(20000).astype(np.float32)
     exact = np.zeros(64)
     np.add.at(exact, where, source.astype(np.float64))
-    args = [operators.tensor_of(a, operators.plain, GPU) for a in (x, where, source)]
+    args = [operator_properties.tensor_of(a, operator_properties.plain, GPU) for a in (x, where, source)]
     assert np.allclose(args[0].scatter_add(0, args[1], args[2]).cpu().numpy(), exact, atol=1e-2)
     flags.deterministic = True
     try:

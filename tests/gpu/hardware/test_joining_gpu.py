@@ -11,12 +11,12 @@ from gpu_kit import GPU, needs_gpu, numbers, same
 from flambeau.core.dtype import DTYPES, bfloat16, float32, int64
 from flambeau.ops.index.masks import TILE
 from flambeau.ops.op import table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = needs_gpu
 
 OPERATORS = ("cat", "flip", "roll", "tril", "triu", "triangle_indices", "repeats_total", "repeat_places")
-LAYOUTS = (operators.plain, operators.reversed_dims, operators.with_gaps)
+LAYOUTS = (operator_properties.plain, operator_properties.reversed_dims, operator_properties.with_gaps)
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -24,7 +24,7 @@ LAYOUTS = (operators.plain, operators.reversed_dims, operators.with_gaps)
 def test_samples(name: str, kind: Any) -> None:
     if kind not in table[name].dtypes:
         return
-    operators.check_virtual(table[name], kind, GPU)
+    operator_properties.check_virtual(table[name], kind, GPU)
 
 
 @pytest.mark.parametrize("kind", (bfloat16, float32, int64), ids=lambda kind: kind.name)
@@ -57,7 +57,12 @@ def test_triangles_of_all_shapes() -> None:
                 for name in ("tril_indices", "triu_indices"):
                     make = getattr(flambeau, name)
                     want, got = make(row, col, offset), make(row, col, offset, device=GPU)
-                    assert operators.bits(want) == operators.bits(got), (name, row, col, offset)
+                    assert operator_properties.bits(want) == operator_properties.bits(got), (
+                        name,
+                        row,
+                        col,
+                        offset,
+                    )
 
 
 def test_repeats() -> None:

@@ -10,7 +10,7 @@ from gpu_kit import GPU, needs_gpu
 
 import flambeau
 from flambeau import linalg
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = needs_gpu
 
@@ -142,8 +142,12 @@ def test_triangular_systems(kind: Any, upper: bool, shape: Any) -> None:
     a, b = regular(shape, kind), random((*shape[:-1], 3), kind, 1)
     part = np.triu(a) if upper else np.tril(a)
     want = np.linalg.solve(part, b)
-    for layout in (operators.plain, operators.reversed_dims, operators.with_gaps):
-        ga, gb = operators.tensor_of(a, layout, GPU), operators.tensor_of(b, layout, GPU)
+    for layout in (
+        operator_properties.plain,
+        operator_properties.reversed_dims,
+        operator_properties.with_gaps,
+    ):
+        ga, gb = operator_properties.tensor_of(a, layout, GPU), operator_properties.tensor_of(b, layout, GPU)
         close(linalg.solve_triangular(ga, gb, upper=upper), want)
     ones = part - part * np.eye(shape[-1], dtype=kind) + np.eye(shape[-1], dtype=kind)
     small = ones / shape[-1] + (1 - 1 / shape[-1]) * np.eye(shape[-1], dtype=kind)

@@ -20,9 +20,9 @@ import flambeau as torch
 from flambeau.core.device import device
 from flambeau.core.dtype import bfloat16, complex32, complex64, complex128, dtype, float16, float32, float64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
 from flambeau.driver.cuda.libraries.cublaslt import Gemm, Matrix
 from flambeau.driver.cuda.linalg.products import Operands
+from flambeau.driver.protocol import Launch
 from flambeau.ops.linalg import matmul
 
 PLACE = device("cuda", 0)

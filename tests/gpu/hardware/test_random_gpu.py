@@ -16,7 +16,7 @@ import flambeau as torch
 from flambeau.core.dtype import float16, float32, float64, int64
 from flambeau.core.meta import Meta
 from flambeau.core.random import DrawGrid
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.op import Op
 from flambeau.ops.random import random as ops
 from flambeau.ops.random.dropout import native_dropout

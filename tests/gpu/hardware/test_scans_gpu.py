@@ -24,7 +24,7 @@ from flambeau.core.dtype import (
     uint8,
 )
 from flambeau.ops.op import table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = needs_gpu
 
@@ -33,7 +33,7 @@ SHAPES = [
     ((7,), 0), ((130,), 0), ((5000,), 0), ((1_000_003,), 0), ((900, 5), 1), ((700, 33), 1), ((64, 4097), 1),
     ((1200, 9001), 1), ((3, 50_000), 1), ((500, 40), 0), ((1000, 3), 0), ((6, 70, 33), 1), ((), 0), ((1,), 0),
 ]  # fmt: skip
-LAYOUTS = (operators.plain, operators.reversed_dims, operators.with_gaps)
+LAYOUTS = (operator_properties.plain, operator_properties.reversed_dims, operator_properties.with_gaps)
 
 
 @pytest.mark.parametrize("kind", (uint8, int8, int32, int64, bool_), ids=lambda kind: kind.name)

@@ -10,17 +10,17 @@ from gpu_kit import GPU, needs_gpu, numbers, same
 
 from flambeau.core.dtype import bool_, float16, float32, float64, int8, int32, int64, uint8
 from flambeau.ops.op import table
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = needs_gpu
 
-LAYOUTS = (operators.plain, operators.reversed_dims, operators.with_gaps)
+LAYOUTS = (operator_properties.plain, operator_properties.reversed_dims, operator_properties.with_gaps)
 
 
 @pytest.mark.parametrize("name", ("sort", "topk", "unique", "searchsorted", "isin"))
 def test_samples(name: str) -> None:
     for kind in table[name].dtypes:
-        operators.check_virtual(table[name], kind, GPU)
+        operator_properties.check_virtual(table[name], kind, GPU)
 
 
 @pytest.mark.parametrize("kind", table["sort"].dtypes, ids=lambda kind: kind.name)
@@ -89,7 +89,7 @@ def test_searching(kind: Any) -> None:
 @pytest.mark.parametrize("name", ("kthvalue", "median", "nanmedian", "median_all", "nanmedian_all", "mode"))
 def test_picks_from_sorted_rows(name: str) -> None:
     for kind in table[name].dtypes:
-        operators.check_virtual(table[name], kind, GPU)
+        operator_properties.check_virtual(table[name], kind, GPU)
         x = numbers(kind, 7 * 130 * 3).reshape(7, 130, 3)
         dims = None if name.endswith("all") else 1
         for rows in (x, numbers(kind, 600).reshape(2, 300), numbers(kind, 33_000).reshape(1, 33_000)):

@@ -12,7 +12,7 @@ import flambeau
 from flambeau.ops.linalg import fft as ops
 from flambeau.runtime import system
 from flambeau.runtime.devices.library_plans import cache_of
-from flambeau.testing import operators
+from flambeau.testing import operator_properties
 
 pytestmark = needs_gpu
 
@@ -52,10 +52,12 @@ def test_sizes(kind: Any, n: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dims", [(0,), (1,), (2,), (0, 1), (1, 2), (2, 0), (0, 1, 2)])
-@pytest.mark.parametrize("layout", (operators.plain, operators.reversed_dims, operators.with_gaps))
+@pytest.mark.parametrize(
+    "layout", (operator_properties.plain, operator_properties.reversed_dims, operator_properties.with_gaps)
+)
 def test_dims_and_layouts(kind: Any, dims: Any, layout: Any) -> None:
     x, z = random((6, 10, 8), kind), random((6, 10, 8), complex_of(kind))
-    gx, gz = (operators.tensor_of(a, layout, GPU) for a in (x, z))
+    gx, gz = (operator_properties.tensor_of(a, layout, GPU) for a in (x, z))
     close(flambeau.fft.fftn(gz, dim=dims), np.fft.fftn(z, axes=dims), kind)
     close(flambeau.fft.ifftn(gz, dim=dims), np.fft.ifftn(z, axes=dims), kind)
     close(flambeau.fft.rfftn(gx, dim=dims), np.fft.rfftn(x, axes=dims), kind)
@@ -185,9 +187,14 @@ def test_samples(op: Any) -> None:
     from flambeau.tensor.call import call
 
     for kind in op.dtypes:
-        for inputs, params in op.samples(operators.maker(kind, 0), kind):
-            for layout in (operators.plain, operators.reversed_dims, operators.with_gaps):
+        for inputs, params in op.samples(operator_properties.maker(kind, 0), kind):
+            for layout in (
+                operator_properties.plain,
+                operator_properties.reversed_dims,
+                operator_properties.with_gaps,
+            ):
                 want, got = (
-                    call(op, [operators.tensor_of(inputs[0], layout, place)], params) for place in (CPU, GPU)
+                    call(op, [operator_properties.tensor_of(inputs[0], layout, place)], params)
+                    for place in (CPU, GPU)
                 )
                 close(got, np.asarray(want), np.float32 if kind.to_real().itemsize == 4 else np.float64)

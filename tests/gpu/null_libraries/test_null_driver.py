@@ -190,10 +190,10 @@ import struct
 from flambeau.core.device import device
 from flambeau.core.dtype import float32
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, FusedStep, Kernel, Launch
+from flambeau.driver.protocol import Expression, FusedStep, Kernel, Launch
 from flambeau.driver.cuda.driver import CudaDriver
 from flambeau.driver.cuda.device.compiler import Compiler
-from flambeau.ops.pointwise.fusion import fuse
+from flambeau.ops.pointwise.fused_chains import fuse
 Compiler.cubin = lambda self, source: b"no compiler here"
 driver = CudaDriver()
 meta = Meta.contiguous_of((10,), float32, device("cuda", 0))
@@ -226,10 +226,10 @@ import ctypes
 from flambeau.core.device import device
 from flambeau.core.dtype import float32, uint64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, FusedStep, Kernel, Launch
+from flambeau.driver.protocol import Expression, FusedStep, Kernel, Launch
 from flambeau.driver.cuda.driver import CudaDriver
 from flambeau.driver.cuda.device.compiler import Compiler
-from flambeau.ops.pointwise.fusion import fuse
+from flambeau.ops.pointwise.fused_chains import fuse
 Compiler.cubin = lambda self, source: b"no compiler here"
 driver = CudaDriver()
 meta = Meta.contiguous_of((10,), float32, device("cuda", 0))

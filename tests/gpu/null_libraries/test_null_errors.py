@@ -123,7 +123,7 @@ OLD = """
 import ctypes
 ctypes.CDLL("libnccl.so.2")
 from flambeau.core.errors import NotSupportedError
-from flambeau.driver.cuda.libraries.libraries import NativeLibrary
+from flambeau.driver.cuda.libraries.native_library import NativeLibrary
 try:
     NativeLibrary("nccl", "NCCL", "nccl", {}).function("ncclOfTomorrow", "p")
 except NotSupportedError as error:

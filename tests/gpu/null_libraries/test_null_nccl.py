@@ -13,7 +13,7 @@ import ctypes, numpy as np
 ctypes.CDLL("libnccl.so.2")  # what is loaded already is taken, whatever the machine has
 from flambeau.core import dtype as kinds
 from flambeau.core.errors import DriverError, NotSupportedError
-from flambeau.driver.api import Collective
+from flambeau.driver.protocol import Collective
 from flambeau.driver.cuda.driver import CudaDriver
 driver = CudaDriver()
 
@@ -96,7 +96,7 @@ def test_every_kind_dtype_and_op_gives_what_numpy_gives(library: Path) -> None:
 
 
 FACTORS = """
-from flambeau.driver.api import PreMul
+from flambeau.driver.protocol import PreMul
 for name in ("float16", "float32", "float64"):
     kind = getattr(kinds, name)
     for size in (1, 3):

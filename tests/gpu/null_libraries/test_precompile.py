@@ -20,9 +20,9 @@ import precompile
 from flambeau.core.device import device
 from flambeau.core.dtype import float32
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Launch
 from flambeau.driver.cuda.codegen import pointwise
 from flambeau.driver.cuda.device.compiler import Compiler
+from flambeau.driver.protocol import Expression, Launch
 from flambeau.ops.op import table
 
 PROGRAM = "import flambeau as torch; x = torch.tensor([4.0, 9.0]).cuda(); print((x + x).tolist())"

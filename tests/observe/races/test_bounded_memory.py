@@ -8,7 +8,7 @@ import types
 import pytest
 from race_kit import StillDriver, kernel, machine, meta, wait
 
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.observe import accesses, lifetimes
 
 EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"

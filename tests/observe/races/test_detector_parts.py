@@ -10,7 +10,7 @@ from flambeau.core.callsite import caller
 from flambeau.observe.capture_log import Tape
 from flambeau.observe.command_checks import CommandChecks
 from flambeau.observe.detector import Detector
-from flambeau.observe.pinned.memory import PinnedUse
+from flambeau.observe.pinned.pinned_accesses import PinnedUse
 from flambeau.observe.race_builder import READ, WRITE
 
 PTR, SIZE = 1 << 32, 4096

@@ -11,8 +11,8 @@ import flambeau as torch
 import flambeau.nn.functional as F
 from flambeau.core.callsite import line_of
 from flambeau.core.errors import RaceError
-from flambeau.core.memory import compact_copy
-from flambeau.driver.api import Kernel, Launch, Touches
+from flambeau.core.host_arrays import compact_copy
+from flambeau.driver.protocol import Kernel, Launch, Touches
 from flambeau.observe.indexed import deferred, place_map
 from flambeau.runtime import system
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from race_kit import meta
 from test_races_by_reference import elements
 
-from flambeau.observe.layouts import covers, is_dense, overlap, span_of, touched_bytes
+from flambeau.observe.layout_overlap import covers, is_dense, overlap, span_of, touched_bytes
 
 dims = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), max_size=3)
 layouts = st.tuples(st.integers(0, 20), dims)

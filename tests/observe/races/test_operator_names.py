@@ -8,8 +8,8 @@ from fix_kit import certificate_of, write
 
 import flambeau as torch
 import flambeau.nn.functional as F
-from flambeau.driver.api import AUTOCAST, Kernel
-from flambeau.observe.reporting.operators import kernel_name
+from flambeau.driver.protocol import AUTOCAST, Kernel
+from flambeau.observe.reporting.operator_names import kernel_name
 
 SETUP = """
 import flambeau.nn as nn

@@ -11,8 +11,8 @@ from race_kit import StillDriver, machine
 
 import flambeau
 import flambeau as torch
-from flambeau.core.memory import address_of
-from flambeau.driver.api import HostMemory
+from flambeau.core.host_arrays import address_of
+from flambeau.driver.protocol import HostMemory
 from flambeau.runtime import system
 
 N = 256

@@ -30,7 +30,7 @@ BROAD = {"Exception", "BaseException", "RuntimeError"}
 # fmt: off
 KEPT = {  # by file and function: what becomes of a race there
     "_library/infer_schema.py _evaluate": "reads an annotation: uses no device",
-    "_library/operators.py __call__": "compares arguments with a schema: uses no device",
+    "_library/user_operators.py __call__": "compares arguments with a schema: uses no device",
     "distributions/lowrank_multivariate_normal.py __init__": "compares shapes: uses no device",
     "autograd/grad_mode.py wrapper": "thrown into the program's generator",
     "cli/plugin.py _install": "no device is in use yet",
@@ -68,7 +68,7 @@ KEPT = {  # by file and function: what becomes of a race there
     "distributed/work.py wait": "raised some lines below",
     "distributed/world.py leave": "aborts: nothing is accessed",
     "driver/cuda/device/host_calls.py _run": "raised where the host waits",
-    "driver/cuda/libraries/libraries.py load_library": "an import",
+    "driver/cuda/libraries/native_library.py load_library": "an import",
     "driver/cuda/probe.py cudnn_version": "an import",
     "driver/virtual/collective_calls.py _meet": "below the detector",
     "multiprocessing/spawn.py _wrap": "raised by the parent; the child's report has it, too",

@@ -5,8 +5,8 @@ import pytest
 from race_kit import StillDriver, machine, meta, run, wait
 
 from flambeau.core.errors import RaceError
-from flambeau.core.memory import address_of
-from flambeau.driver.api import HostMemory
+from flambeau.core.host_arrays import address_of
+from flambeau.driver.protocol import HostMemory
 
 M = meta((4, 4))
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import from_torch, torch
 
-from flambeau.ops.nn.windows import Windows
+from flambeau.ops.nn.sliding_windows import Windows
 from flambeau.ops.op import table
 from flambeau.tensor.call import call
 

@@ -13,7 +13,7 @@ from support import from_torch, to_torch, torch
 
 import flambeau
 from flambeau.ops.linalg import fft as ops
-from flambeau.testing.operators import cases, check_virtual
+from flambeau.testing.operator_properties import cases, check_virtual
 
 ONE = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
 TWO = ("fft2", "ifft2", "rfft2", "irfft2", "hfft2", "ihfft2")

@@ -14,7 +14,7 @@ from support import from_torch, to_torch, torch
 
 import flambeau
 from flambeau.ops.linalg import linalg as ops
-from flambeau.testing.operators import cases, check_virtual
+from flambeau.testing.operator_properties import cases, check_virtual
 
 KINDS = ("float32", "float64", "complex64", "complex128")
 NAMES = sorted(op.name for op in vars(ops).values() if isinstance(op, ops.Op))

@@ -15,7 +15,7 @@ from flambeau.core.dtype import bfloat16, float16, float32
 from flambeau.ops.op import Op, table
 from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.tensor.call import call
-from flambeau.testing.operators import UNSAMPLED, bits, maker, plain, tensor_of
+from flambeau.testing.operator_properties import UNSAMPLED, bits, maker, plain, tensor_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*experimental")
 

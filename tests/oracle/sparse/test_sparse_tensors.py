@@ -15,9 +15,9 @@ from support import torch
 import flambeau
 from flambeau.core.sparse_meta import SparseMeta
 from flambeau.ops.op import table as operators
-from flambeau.tensor import layouts
+from flambeau.tensor import layout_functions
 from flambeau.tensor.call import call, call_into
-from flambeau.testing.operators import maker
+from flambeau.testing.operator_properties import maker
 
 LIBRARIES = (flambeau, torch)
 
@@ -115,7 +115,7 @@ def test_no_strided_operator_reads_a_sparse_operand() -> None:
     for op, inputs, params in calls:
         tensors = [flambeau.tensor(x) if hasattr(x, "ndim") else x for x in inputs]
         tensors[0] = tensors[0].to_sparse() if tensors[0].numel() else flambeau.zeros(1).to_sparse()
-        if op in layouts.calls:
+        if op in layout_functions.calls:
             continue
         with pytest.raises(NotImplementedError, match="Could not run 'aten::"):
             call(op, tensors, params)

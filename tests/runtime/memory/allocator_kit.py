@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from flambeau.core.device import device
 from flambeau.core.errors import DriverError, OutOfMemoryError
-from flambeau.driver.api import DeviceProperties, Driver, HostMemory
-from flambeau.runtime.context import Context
+from flambeau.driver.protocol import DeviceProperties, Driver, HostMemory
+from flambeau.runtime.device_context import Context
 
 MIB = 1 << 20
 

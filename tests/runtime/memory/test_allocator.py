@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.runtime.memory.allocator import Block, CachingAllocator
+from flambeau.runtime.memory.allocator_statistics import FIGURES, POOLS, Ledger
 from flambeau.runtime.memory.log_entries import CODES, Batch, entry
-from flambeau.runtime.memory.statistics import FIGURES, POOLS, Ledger
 
 
 def make(**chosen: Any) -> tuple[CachingAllocator, FakeDriver, Any]:

@@ -16,8 +16,8 @@ from hypothesis.stateful import invariant, rule
 import flambeau as torch
 from flambeau.runtime.memory.allocator import CachingAllocator
 from flambeau.runtime.memory.allocator_config import policy_of
+from flambeau.runtime.memory.allocator_statistics import FIGURES, POOLS
 from flambeau.runtime.memory.blocks import Block
-from flambeau.runtime.memory.statistics import FIGURES, POOLS
 
 TEXTS = (
     "", "max_split_size_mb:20", "expandable_segments:True", "max_split_size_mb:21,expandable_segments:True",

@@ -9,7 +9,7 @@ from allocator_kit import MIB, FakeDriver, context_over, stream_of
 
 from flambeau.core.device import CPU
 from flambeau.driver.host.driver import HostDriver
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.memory.host_allocator import KEPT_PER_SIZE, KEPT_SIZES, HostAllocator
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.runtime.memory.allocator import CachingAllocator
 from flambeau.runtime.memory.allocator_config import policy_of
+from flambeau.runtime.memory.allocator_statistics import ALL, ALLOCATED_BYTES, Ledger, allocated_bytes_of
 from flambeau.runtime.memory.history import Columns, History, Recording, columns_of
 from flambeau.runtime.memory.log_entries import (
     ALLOC,
@@ -27,7 +28,6 @@ from flambeau.runtime.memory.log_entries import (
     entry,
 )
 from flambeau.runtime.memory.private_pool import as_id, pack_id, unpack_id
-from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, Ledger, allocated_bytes_of
 from flambeau.runtime.memory_reports.oom_advice import suggest_settings
 
 Read = tuple[Any, ...]  # an entry's numbers, its stack, its time

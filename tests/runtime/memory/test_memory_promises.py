@@ -20,11 +20,11 @@ from allocator_kit import MIB, FakeDriver, context_over, stream_of
 from flambeau.core.errors import DriverError, OutOfMemoryError
 from flambeau.runtime.memory.allocator import CachingAllocator
 from flambeau.runtime.memory.allocator_config import Policy, policy_of
+from flambeau.runtime.memory.allocator_statistics import FIGURES, POOLS
 from flambeau.runtime.memory.blocks import Block
 from flambeau.runtime.memory.history import Recording
 from flambeau.runtime.memory.pending_frees import UseEvent
 from flambeau.runtime.memory.private_pool import PrivatePool
-from flambeau.runtime.memory.statistics import FIGURES, POOLS
 
 STREAMS = (1, 2, 3, 4)
 SIZES = (1, 512, 4096, 70_000, 400_000, MIB, MIB + 1, 3 * MIB, 5 * MIB, 9 * MIB, 12 * MIB, 25 * MIB)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from flambeau.core.errors import OutOfMemoryError
-from flambeau.driver.api import Driver
+from flambeau.driver.protocol import Driver
 from flambeau.runtime.memory.pinned import PinnedAllocator, PinnedBlock
 
 

@@ -1,6 +1,6 @@
 """torch._dynamo.backends: the table of compilers, which Flambeau does not call."""
 
 from flambeau._dynamo.backends import registry
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 explain_absent_names(globals(), "torch._dynamo.backends")

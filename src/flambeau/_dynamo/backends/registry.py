@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.nn.compile_options import (
     get_default_backend,
     list_backends,

@@ -6,7 +6,7 @@ from typing import Any
 
 from flambeau.cli.output.console import GREEN, Screen, time_text
 from flambeau.cli.output.race_entries import write_races, write_uncertified
-from flambeau.runtime.memory.statistics import format_size
+from flambeau.runtime.memory.allocator_statistics import format_size
 
 _MOST = 8  # processes shown individually
 

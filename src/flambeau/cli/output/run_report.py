@@ -9,7 +9,7 @@ from flambeau.cli.output.console import GREEN, Screen, error_text, time_text
 from flambeau.cli.output.process_entries import write_processes
 from flambeau.cli.output.race_entries import write_races, write_uncertified
 from flambeau.report.document import Document, machines_of
-from flambeau.runtime.memory.statistics import format_size
+from flambeau.runtime.memory.allocator_statistics import format_size
 
 _HOST_BOUND = 0.1  # the host limits a program that waits for devices for a smaller share of its time
 _TF32 = (

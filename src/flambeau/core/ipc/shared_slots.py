@@ -11,8 +11,8 @@ import struct
 from collections import deque
 from functools import lru_cache
 
+from flambeau.core.host_arrays import bytes_at
 from flambeau.core.ipc.shared_memory import Anonymous, Door, Mapping, anonymous, birth
-from flambeau.core.memory import bytes_at
 
 _SLOT = struct.Struct("<iiQ")  # state, the receiver's process id, the start time of that process
 _SENT, _HELD = 1, 2

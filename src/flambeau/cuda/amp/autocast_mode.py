@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau import amp
 from flambeau.core.dtype import dtype, float16
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.cuda.amp.common import warn_of
 
 __all__ = ["autocast", "custom_bwd", "custom_fwd"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flambeau.core.callsite import warn_program
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.runtime.system import is_available
 
 __all__ = ["amp_definitely_not_available"]

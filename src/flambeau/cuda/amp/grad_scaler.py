@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flambeau import amp
 from flambeau.amp.grad_scaler import OptState as OptState
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.cuda.amp.common import warn_of
 
 __all__ = ["GradScaler", "OptState"]

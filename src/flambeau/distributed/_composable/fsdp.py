@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 from warnings import warn
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.ddp.replicas import reduce_in_place
 from flambeau.tensor.functions.creation import ones, zeros
 

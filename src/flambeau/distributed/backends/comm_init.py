@@ -13,14 +13,14 @@ from typing import Any
 
 from flambeau.core import callsite
 from flambeau.core.errors import DriverError
-from flambeau.distributed.backends import processes, watchdog
+from flambeau.distributed.backends import rank_processes, watchdog
 from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.backends.communicator import Pair
 from flambeau.distributed.backends.rank_progress import RankProgress
-from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.dist_errors import DistBackendError
 from flambeau.distributed.stores.store import await_keys
 from flambeau.runtime import system
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 
 
 def join(
@@ -65,7 +65,7 @@ def _await_members(
 ) -> RankProgress:
     """Wait until all ranks have joined."""
     keys = [f"{key}/{number}" for number in range(len(called))]
-    store.set(keys[rank], processes.here())
+    store.set(keys[rank], rank_processes.here())
     wait(keys)
     addresses = [text.decode() for text in store.multi_get(keys)]
     return RankProgress(store, key, called, called[rank], addresses)
@@ -95,7 +95,7 @@ def _late(store: Any, ranks: Sequence[int], keys: Sequence[str]) -> list[int]:
 def _describe_ended(store: Any, ranks: Sequence[int], keys: Sequence[str]) -> str:
     """Return text that names a rank whose process has ended; "" if no such rank is known."""
     return next(
-        filter(None, [processes.describe_ended(store, rank) for rank in _late(store, ranks, keys)]), ""
+        filter(None, [rank_processes.describe_ended(store, rank) for rank in _late(store, ranks, keys)]), ""
     )
 
 

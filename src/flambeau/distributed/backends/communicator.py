@@ -15,10 +15,10 @@ from flambeau.core.callsite import Site, caller, place, source
 from flambeau.core.errors import DriverError
 from flambeau.distributed.backends.rank_progress import RankProgress
 from flambeau.distributed.backends.watchdog import Handling
-from flambeau.driver.api import Collective
-from flambeau.driver.meetings import PAIRED, describe
+from flambeau.driver.collective_rules import PAIRED, describe
+from flambeau.driver.protocol import Collective
 from flambeau.runtime import system
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.memory.pending_frees import UseEvent
 from flambeau.runtime.streams.event import Event
 from flambeau.runtime.streams.stream import Stream

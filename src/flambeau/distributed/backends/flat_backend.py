@@ -1,6 +1,6 @@
 """`FlatBackend`: all collectives expressed by a few that act on flat memory, as in NCCL.
 
-A subclass runs groups of `driver.api.Collective` (`_run`). Lists of equal sizes go through one buffer. Lists of
+A subclass runs groups of `driver.protocol.Collective` (`_run`). Lists of equal sizes go through one buffer. Lists of
 unequal sizes, and collectives with a root that NCCL lacks, become groups of broadcasts, reductions or messages.
 
 In-place operations process elements in the order of memory, as PyTorch does, so the ranks' tensors must have equal
@@ -16,8 +16,8 @@ from flambeau.autograd.grad_mode import no_grad
 from flambeau.core.layout import is_dense
 from flambeau.distributed.backends.backend import Backend
 from flambeau.distributed.work import Work
-from flambeau.driver.api import Collective
-from flambeau.driver.meetings import spans
+from flambeau.driver.collective_rules import spans
+from flambeau.driver.protocol import Collective
 from flambeau.runtime import system
 
 Build = Callable[[], Sequence[Collective]]

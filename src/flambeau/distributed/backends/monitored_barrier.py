@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from flambeau.distributed.backends.backend import Place
-from flambeau.distributed.errors import DeadlockError, DistError, DistStoreError
+from flambeau.distributed.dist_errors import DeadlockError, DistError, DistStoreError
 from flambeau.distributed.stores.store import part_of_wait
 
 _LOOK_S = 0.3  # seconds between checks that a rank's process is alive

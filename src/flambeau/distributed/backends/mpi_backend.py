@@ -17,17 +17,17 @@ import numpy as np
 from flambeau.core import dtype as dtypes
 from flambeau.core.callsite import Site, caller, place
 from flambeau.core.dtype import dtype
-from flambeau.core.memory import array_at, bytes_at
+from flambeau.core.host_arrays import array_at, bytes_at
 from flambeau.distributed.backends import mpi_world
 from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.backends.flat_backend import Build, FlatBackend, _nothing
 from flambeau.distributed.backends.monitored_barrier import Monitored
 from flambeau.distributed.backends.mpi_checks import Comparison, Comparisons
 from flambeau.distributed.backends.process_work import ANY, ProcessWork
-from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.dist_errors import DistBackendError
 from flambeau.distributed.work import Work
-from flambeau.driver.api import Collective
-from flambeau.driver.meetings import PAIRED, common_arguments, describe
+from flambeau.driver.collective_rules import PAIRED, common_arguments, describe
+from flambeau.driver.protocol import Collective
 
 Array = np.ndarray[Any, Any]
 Step = Callable[[], None]

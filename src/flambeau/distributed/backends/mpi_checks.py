@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.distributed.backends.backend import Place
-from flambeau.distributed.errors import DistError
+from flambeau.distributed.dist_errors import DistError
 
 # the wait for a rank that does not report, because it does not wait for its work
 _PATIENCE = timedelta(seconds=5)

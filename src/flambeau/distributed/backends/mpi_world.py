@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from flambeau.core.ipc.handshake import SECRET, new_secret
-from flambeau.distributed.backends import processes
+from flambeau.distributed.backends import rank_processes
 from flambeau.distributed.backends.process_manager import ProcessManager
 from flambeau.distributed.backends.wait_reports import PendingOperation, waits_of
-from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.dist_errors import DistBackendError
 from flambeau.distributed.stores.store import PrefixStore, Store, await_keys, require_keys, turn
 from flambeau.distributed.stores.tcp_store import TCPStore
 
@@ -138,7 +138,7 @@ class MpiWorld:
     def dead(self, rank: int) -> str:
         """Return the reason why a rank will never answer; "" if this machine cannot see one."""
         host, process = self.processes[rank]
-        if host == socket.gethostname() and processes.has_ended(process):
+        if host == socket.gethostname() and rank_processes.has_ended(process):
             return f"the process of rank {rank}, {process}, has ended"
         with suppress(RuntimeError):
             if self._store.check([f"ended {rank}"]):

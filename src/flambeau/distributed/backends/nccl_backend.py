@@ -29,10 +29,10 @@ from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.backends.comm_init import join
 from flambeau.distributed.backends.communicator import Pair, RankCommunicator
 from flambeau.distributed.backends.flat_backend import Build, FlatBackend, _nothing, dense
-from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.dist_errors import DistBackendError
 from flambeau.distributed.future import Future
 from flambeau.distributed.work import StreamWork, Work, wait_on_host
-from flambeau.driver.api import Collective
+from flambeau.driver.protocol import Collective
 from flambeau.runtime import current, system
 from flambeau.runtime.streams.stream import Stream
 from flambeau.runtime.streams.wait_reason import wait_reason

@@ -21,9 +21,9 @@ from typing import Any
 
 from flambeau.core.ipc.codec import fits, receive, send
 from flambeau.core.ipc.handshake import UNGREETED, Greeting, RefusedError, greet, new_secret
-from flambeau.distributed.backends import processes
+from flambeau.distributed.backends import rank_processes
 from flambeau.distributed.backends.backend import Place
-from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.dist_errors import DistBackendError
 from flambeau.distributed.stores.store import await_keys
 
 _STEP_S = 0.25  # seconds between checks that the other members' processes are alive
@@ -42,7 +42,7 @@ def connect_peers(place: Place) -> dict[int, socket.socket]:
     """
     store, end = place.store, time.monotonic() + (place.timeout.total_seconds() or 1e9)
     others = [rank for rank in range(place.size) if rank != place.rank]
-    _await_keys(processes.keys_of(others), place, end)
+    _await_keys(rank_processes.keys_of(others), place, end)
     secret = store.compare_set("tcp/secret", "", new_secret()).decode()
     with closing(_listen(place)) as listener:
         host, port = listener.getsockname()[:2]
@@ -80,7 +80,11 @@ def _await_keys(keys: list[str], place: Place, end: float) -> None:
 def _absent(place: Place, found: dict[int, Any]) -> str:
     """Return the reason why a member that has not connected never will; "" if it may."""
     for rank in range(place.size):
-        if rank not in found and rank != place.rank and (why := processes.describe_ended(place.store, rank)):
+        if (
+            rank not in found
+            and rank != place.rank
+            and (why := rank_processes.describe_ended(place.store, rank))
+        ):
             return f"rank {place.ranks[rank]}{why}"
     return ""
 
@@ -97,7 +101,7 @@ def _own_address(place: Place) -> str:
     if interface:
         return _address_of_interface(interface)
     hosts = [
-        value.partition(b" ")[2] for value in place.store.multi_get(processes.keys_of(range(place.size)))
+        value.partition(b" ")[2] for value in place.store.multi_get(rank_processes.keys_of(range(place.size)))
     ]
     if len({*hosts}) == 1:
         return "127.0.0.1"

@@ -20,9 +20,9 @@ from flambeau.core.host.host_wait import readable
 from flambeau.core.host.thread_liveness import alone
 from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.backends.wait_reports import MOST_PENDING, PendingOperation, Wait, Waits
-from flambeau.distributed.errors import DistBackendError, DistError
+from flambeau.distributed.dist_errors import DistBackendError, DistError
 from flambeau.distributed.work import Work
-from flambeau.driver.registry import ask_around, go_on
+from flambeau.driver.driver_registry import ask_around, go_on
 
 _LAST_TRIES = 100
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # macOS lacks sched_yield

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from flambeau.distributed.backends import processes
+from flambeau.distributed.backends import rank_processes
 
 _SILENT = "is unknown: the store does not answer"
 
@@ -25,7 +25,7 @@ class RankProgress:
         self._key = key
         self._me = me
         self._others = [rank for rank in ranks if rank != me]
-        seen = zip(ranks, map(processes.near, addresses), strict=True)
+        seen = zip(ranks, map(rank_processes.near, addresses), strict=True)
         self._near = {rank: process for rank, process in seen if process and rank != me}
         self._number = 0
         try:
@@ -49,7 +49,7 @@ class RankProgress:
         return [
             f"the process of rank {rank}, {process}, has ended"
             for rank, process in near
-            if processes.has_ended(process)
+            if rank_processes.has_ended(process)
         ]
 
     def others(self, number: int) -> list[str]:
@@ -57,7 +57,11 @@ class RankProgress:
         lines = []
         for rank in self._others:
             process = self._near.get(rank)
-            ended = f"; its process, {process}, has ended" if process and processes.has_ended(process) else ""
+            ended = (
+                f"; its process, {process}, has ended"
+                if process and rank_processes.has_ended(process)
+                else ""
+            )
             lines.append(f"rank {rank} {self._last_call_of(rank, number)}{ended}")
         return lines
 

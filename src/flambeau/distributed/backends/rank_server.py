@@ -20,7 +20,7 @@ from flambeau.distributed.stores.coordinator import Coordinator
 from flambeau.distributed.stores.store import PrefixStore, Store, require_keys
 from flambeau.distributed.stores.store_server import StoreServer
 from flambeau.distributed.stores.tcp_store import TCPStore
-from flambeau.driver.registry import meet_at
+from flambeau.driver.driver_registry import meet_at
 from flambeau.runtime import system
 
 _PATIENCE_S, _LOOK_S = 60.0, 0.005  # seconds to wait for ranks that outlive rank 0, and between checks

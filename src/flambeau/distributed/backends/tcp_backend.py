@@ -27,9 +27,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flambeau.core.callsite import Site, caller, place
+from flambeau.core.host_arrays import bytes_at
 from flambeau.core.ipc.codec import Either, fits, pack, unpack
-from flambeau.core.memory import bytes_at
-from flambeau.distributed.backends import processes
+from flambeau.distributed.backends import rank_processes
 from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.backends.flat_backend import Build, FlatBackend, _nothing
 from flambeau.distributed.backends.monitored_barrier import Monitored
@@ -38,11 +38,11 @@ from flambeau.distributed.backends.process_work import ANY, ProcessWork
 from flambeau.distributed.backends.tcp_links import Head, PeerLinks
 from flambeau.distributed.backends.tcp_steps import SMALL, Array, Steps, Transfer, exchange, steps_of
 from flambeau.distributed.backends.wait_reports import PendingOperation, Waits, waits_of
-from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.dist_errors import DistBackendError
 from flambeau.distributed.stores.store import HashStore, PrefixStore, Store
 from flambeau.distributed.work import Work
-from flambeau.driver.api import Collective
-from flambeau.driver.meetings import PAIRED, common_arguments, describe
+from flambeau.driver.collective_rules import PAIRED, common_arguments, describe
+from flambeau.driver.protocol import Collective
 
 _CALL, _READY, _DATA, _OFFER, _ACCEPT, _REFUSE, _MESSAGE = range(1, 8)  # kinds of frames
 _LONGEST_TEXT = 1 << 24  # the maximum bytes of an announcement or an offer
@@ -220,7 +220,7 @@ class TcpBackend(FlatBackend):
         connections = connect_peers(place)
         self._processes = [
             text.decode().partition(" ")[0]
-            for text in place.store.multi_get(processes.keys_of(range(place.size)))
+            for text in place.store.multi_get(rank_processes.keys_of(range(place.size)))
         ]
         self._links = PeerLinks(connections, self)
         self._links.start()

@@ -1,11 +1,11 @@
-"""Collectives as steps of messages between pairs of ranks: `steps_of` for each kind of `driver.api.Collective`.
+"""Collectives as steps of messages between pairs of ranks: `steps_of` for each kind of `driver.protocol.Collective`.
 
 A step is a list of transfers that are under way together. Reductions are computed in the order of the ranks by
-`driver/meetings.py`, so results equal those of virtual GPUs and of ranks that are threads, bit for bit. Small tensors
-travel whole, in one step. Of large ones each rank reduces a part: first all send their numbers for a part to its rank,
-then that rank sends its result to those that need it. Each rank then sends and receives about twice the tensor's size,
-which is the least possible and what a ring takes, in two steps in place of a ring's 2 * (size - 1). Very large ones are
-reduced in segments, one after the other, so that the received numbers stay in the processor's cache.
+`driver/collective_rules.py`, so results equal those of virtual GPUs and of ranks that are threads, bit for bit. Small
+tensors travel whole, in one step. Of large ones each rank reduces a part: first all send their numbers for a part to
+its rank, then that rank sends its result to those that need it. Each rank then sends and receives about twice the
+tensor's size, which is the least possible and what a ring takes, in two steps in place of a ring's 2 * (size - 1). Very
+large ones are reduced in segments, one after the other, so that the received numbers stay in the processor's cache.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flambeau.core.memory import array_at, bytes_at
-from flambeau.driver.api import Collective
-from flambeau.driver.meetings import reduce_arrays
+from flambeau.core.host_arrays import array_at, bytes_at
+from flambeau.driver.collective_rules import reduce_arrays
+from flambeau.driver.protocol import Collective
 
 Array = np.ndarray[Any, Any]
 SMALL = 1 << 15  # bytes of the largest message that is sent before its receiver is ready

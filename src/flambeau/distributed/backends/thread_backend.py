@@ -14,14 +14,14 @@ from typing import Any
 from flambeau.core.callsite import Site, caller, place
 from flambeau.core.dtype import uint8 as _BYTE
 from flambeau.core.host.turn_scheduler import seat
-from flambeau.core.memory import bytes_at
+from flambeau.core.host_arrays import bytes_at
 from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.backends.flat_backend import Build, FlatBackend, _nothing
-from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.dist_errors import DistBackendError
 from flambeau.distributed.stores.store import seconds
 from flambeau.distributed.work import Work
-from flambeau.driver.api import Collective
-from flambeau.driver.meetings import PAIRED, common_arguments, describe, perform
+from flambeau.driver.collective_rules import PAIRED, common_arguments, describe, perform
+from flambeau.driver.protocol import Collective
 
 ANY = -1
 

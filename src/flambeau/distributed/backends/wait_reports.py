@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from flambeau.core.ipc.codec import fits
-from flambeau.distributed.errors import DistError
+from flambeau.distributed.dist_errors import DistError
 from flambeau.distributed.stores.store import Store, job_store_of
 
 # polls that must find all ranks of a cycle in the same waits, each having polled its transport again

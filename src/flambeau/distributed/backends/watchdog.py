@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from flambeau.core.callsite import place, source, thread_site
-from flambeau.distributed.errors import DistBackendError
+from flambeau.distributed.dist_errors import DistBackendError
 from flambeau.distributed.excepthook import by_rank, note
 from flambeau.runtime import system
 from flambeau.runtime.devices.machine import Machine

@@ -8,8 +8,8 @@ from __future__ import annotations
 from importlib import import_module as _import_module
 from typing import Any as _Any
 
-from flambeau.core.names import lacking as _lacking
-from flambeau.distributed.checkpoint.names import *  # noqa: F403
+from flambeau.core.public_names import lacking as _lacking
+from flambeau.distributed.checkpoint.checkpoint_names import *  # noqa: F403
 
 _absent = _lacking("torch.distributed.checkpoint")
 _MODULES = (

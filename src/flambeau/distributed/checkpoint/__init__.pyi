@@ -4,7 +4,7 @@
 
 from typing import Any, NoReturn
 
-from flambeau.distributed.checkpoint import names as names
+from flambeau.distributed.checkpoint import checkpoint_names as checkpoint_names
 
 class DefaultLoadPlanner:
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...

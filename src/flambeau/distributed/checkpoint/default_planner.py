@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import explain_absent_names
-from flambeau.distributed.checkpoint.names import DefaultLoadPlanner, DefaultSavePlanner
+from flambeau.core.public_names import explain_absent_names
+from flambeau.distributed.checkpoint.checkpoint_names import DefaultLoadPlanner, DefaultSavePlanner
 
 __all__ = ["DefaultLoadPlanner", "DefaultSavePlanner"]
 explain_absent_names(globals(), "torch.distributed.checkpoint.default_planner")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import explain_absent_names
-from flambeau.distributed.checkpoint.names import FileSystemReader, FileSystemWriter
+from flambeau.core.public_names import explain_absent_names
+from flambeau.distributed.checkpoint.checkpoint_names import FileSystemReader, FileSystemWriter
 
 __all__ = ["FileSystemReader", "FileSystemWriter"]
 explain_absent_names(globals(), "torch.distributed.checkpoint.filesystem")

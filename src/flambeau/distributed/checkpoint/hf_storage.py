@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import explain_absent_names
-from flambeau.distributed.checkpoint.names import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from flambeau.core.public_names import explain_absent_names
+from flambeau.distributed.checkpoint.checkpoint_names import (
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
+)
 
 __all__ = ["HuggingFaceStorageReader", "HuggingFaceStorageWriter"]
 explain_absent_names(globals(), "torch.distributed.checkpoint.hf_storage")

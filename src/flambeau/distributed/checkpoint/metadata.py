@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from flambeau.core.dtype import dtype as Dtype
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.core.size import Size
 from flambeau.distributed.checkpoint.stateful import StatefulT
 from flambeau.tensor.arguments import typing as arguments

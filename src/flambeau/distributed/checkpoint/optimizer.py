@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import explain_absent_names
-from flambeau.distributed.checkpoint.names import load_sharded_optimizer_state_dict
+from flambeau.core.public_names import explain_absent_names
+from flambeau.distributed.checkpoint.checkpoint_names import load_sharded_optimizer_state_dict
 
 __all__ = ["load_sharded_optimizer_state_dict"]
 explain_absent_names(globals(), "torch.distributed.checkpoint.optimizer")

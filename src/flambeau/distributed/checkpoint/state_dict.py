@@ -16,8 +16,8 @@ from typing import Any
 from flambeau.core.absent import absent_function
 from flambeau.core.device import device as Device
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import explain_absent_names
-from flambeau.distributed.groups import get_rank, is_initialized
+from flambeau.core.public_names import explain_absent_names
+from flambeau.distributed.process_groups import get_rank, is_initialized
 from flambeau.nn.compilation import OptimizedModule
 from flambeau.nn.modules.module import Module, _IncompatibleKeys
 from flambeau.nn.parallel.distributed import DistributedDataParallel

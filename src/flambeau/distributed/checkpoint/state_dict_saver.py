@@ -6,7 +6,7 @@ Flambeau does not write one checkpoint from several ranks.
 from __future__ import annotations
 
 from flambeau.core.absent import absent_function
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 __all__ = [
     "async_save", "save", "save_state_dict",

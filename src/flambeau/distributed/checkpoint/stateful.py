@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 __all__ = ["Stateful", "StatefulT"]
 

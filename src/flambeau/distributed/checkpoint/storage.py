@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import explain_absent_names
-from flambeau.distributed.checkpoint.names import StorageReader, StorageWriter
+from flambeau.core.public_names import explain_absent_names
+from flambeau.distributed.checkpoint.checkpoint_names import StorageReader, StorageWriter
 
 __all__ = ["StorageReader", "StorageWriter"]
 explain_absent_names(globals(), "torch.distributed.checkpoint.storage")

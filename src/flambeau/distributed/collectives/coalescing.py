@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from flambeau.distributed.groups import group_or_default
+from flambeau.distributed.process_groups import group_or_default
 from flambeau.distributed.work import Work
 from flambeau.distributed.world import ProcessGroup, world
 

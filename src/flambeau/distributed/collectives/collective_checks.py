@@ -11,7 +11,7 @@ from typing import Any
 from flambeau.core.dtype import bfloat16, bool_, float16, float32, float64
 from flambeau.distributed.collectives.reduce_op import RedOpType, type_of, word_of
 from flambeau.distributed.world import ProcessGroup
-from flambeau.driver.api import PreMul
+from flambeau.driver.protocol import PreMul
 from flambeau.tensor.arguments.extents import require_backed
 from flambeau.tensor.tensor import Tensor
 

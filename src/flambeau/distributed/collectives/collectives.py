@@ -13,11 +13,11 @@ from typing import Any
 
 from flambeau.core.callsite import warn_program
 from flambeau.core.device import device
+from flambeau.distributed.backend_names import Backend as Name
 from flambeau.distributed.collectives import collective_checks
 from flambeau.distributed.collectives.coalescing import add_work, hold_back, not_yet
 from flambeau.distributed.collectives.reduce_op import ReduceOp
-from flambeau.distributed.groups import get_backend, group_or_default, group_rank_of, is_outside
-from flambeau.distributed.names import Backend as Name
+from flambeau.distributed.process_groups import get_backend, group_or_default, group_rank_of, is_outside
 from flambeau.distributed.work import Several, Work
 from flambeau.distributed.world import ProcessGroup
 

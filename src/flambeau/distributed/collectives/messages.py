@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.distributed.collectives import collective_checks
 from flambeau.distributed.collectives.coalescing import message_kept, not_yet
-from flambeau.distributed.groups import get_global_rank, group_or_default, group_rank_of, is_outside
+from flambeau.distributed.process_groups import get_global_rank, group_or_default, group_rank_of, is_outside
 from flambeau.distributed.work import Work
 
 

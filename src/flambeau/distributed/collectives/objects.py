@@ -16,7 +16,7 @@ from flambeau.core.dtype import int64, uint8
 from flambeau.distributed.collectives import collective_checks
 from flambeau.distributed.collectives.collectives import all_gather, broadcast, gather, scatter
 from flambeau.distributed.collectives.messages import recv, send
-from flambeau.distributed.groups import (
+from flambeau.distributed.process_groups import (
     group_or_default,
     group_rank_of,
     is_outside,

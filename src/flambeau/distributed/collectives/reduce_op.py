@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from flambeau.distributed.names import NamedNumber
-from flambeau.driver.api import PreMul
+from flambeau.distributed.backend_names import NamedNumber
+from flambeau.driver.protocol import PreMul
 from flambeau.tensor.tensor import Tensor
 
 

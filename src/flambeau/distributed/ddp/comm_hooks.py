@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from flambeau.core.dtype import dtype, float16
+from flambeau.distributed.backend_names import NamedNumber
 from flambeau.distributed.ddp.buckets import GradBucket
 from flambeau.distributed.ddp.reducer import Reducer
 from flambeau.distributed.ddp.replicas import reduce_in_place
 from flambeau.distributed.future import Future
-from flambeau.distributed.names import NamedNumber
 from flambeau.distributed.world import world
 
 

@@ -43,8 +43,8 @@ from flambeau.distributed.ddp.reducer_errors import (
 from flambeau.distributed.ddp.replicas import reduce_in_place, same_buckets
 from flambeau.runtime import current
 from flambeau.runtime.streams.wait_reason import wait_reason
+from flambeau.tape.autograd_node import Node
 from flambeau.tape.mode import mode, recording
-from flambeau.tape.node import Node
 from flambeau.tensor.autograd.autograd_meta import edge_of
 from flambeau.tensor.exchange.data import tensor as new_tensor
 from flambeau.tensor.tensor import Tensor

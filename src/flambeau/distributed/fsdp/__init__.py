@@ -12,7 +12,7 @@ from typing import Any as _Any
 from flambeau.core.absent import absent_class as _absent_class
 from flambeau.core.absent import absent_function as _absent_function
 from flambeau.core.dtype import dtype as _dtype
-from flambeau.core.names import lacking as _lacking
+from flambeau.core.public_names import lacking as _lacking
 from flambeau.distributed.fsdp.api import *  # noqa: F403
 from flambeau.nn.modules.module import Module as _Module
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from flambeau.core.dtype import dtype
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.nn.modules.batchnorm import _BatchNorm
 from flambeau.nn.modules.module import Module
 

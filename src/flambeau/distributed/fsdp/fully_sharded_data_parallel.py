@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.fsdp import FullyShardedDataParallel
 from flambeau.distributed.fsdp.api import *  # noqa: F403
 from flambeau.distributed.fsdp.api import __all__ as _options

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from flambeau.amp.grad_scaler import GradScaler
 from flambeau.core.absent import absent_class
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 _HERE = "torch.distributed.fsdp.sharded_grad_scaler"
 explain_absent_names(globals(), _HERE)

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.nn.modules.activation import MultiheadAttention
 from flambeau.nn.modules.container import ModuleDict, ModuleList
 from flambeau.nn.modules.module import Module

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 from flambeau.core.ipc.handshake import SECRET, new_secret
-from flambeau.distributed.errors import DistError
+from flambeau.distributed.dist_errors import DistError
 from flambeau.distributed.launching.cluster_environment import INNER
 from flambeau.distributed.launching.stalls import Stalls
 from flambeau.distributed.launching.workers import Streams, Worker, Workers

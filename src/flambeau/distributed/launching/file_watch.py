@@ -9,9 +9,9 @@ from flambeau.core.callsite import caller, place
 from flambeau.core.host.long_waits import LongWait
 from flambeau.core.host.process_state import children_of, describe_processes
 from flambeau.core.host.thread_liveness import alone
-from flambeau.distributed.backends import processes
+from flambeau.distributed.backends import rank_processes
 from flambeau.distributed.backends.wait_reports import Wait, waits_of
-from flambeau.distributed.errors import DeadlockError
+from flambeau.distributed.dist_errors import DeadlockError
 from flambeau.distributed.stores.store import JobStore
 
 _LOOK_S = 0.25  # seconds between two checks of one wait
@@ -34,7 +34,7 @@ class FileWatch:
         self.waits = waits_of(store, rank, size)
         self.waits.watch = self._report_long_wait
         self._long_wait: tuple[int, LongWait] | None = None
-        store.set(_key(rank), processes.here())
+        store.set(_key(rank), rank_processes.here())
 
     def begin(self, needs: Sequence[str]) -> KeyWait:
         """Return the watch of a wait for keys that begins now."""
@@ -46,7 +46,7 @@ class FileWatch:
         """Return the processes of the other ranks; fewer if some have not joined or are on other hosts."""
         for rank in self._others:
             if rank not in self._pids and self._store.check([_key(rank)]):
-                self._pids[rank] = processes.near(self._store.get(_key(rank)).decode())
+                self._pids[rank] = rank_processes.near(self._store.get(_key(rank)).decode())
         return {rank: pid for rank, pid in self._pids.items() if pid}
 
     def sees_all(self) -> bool:
@@ -92,12 +92,12 @@ class KeyWait:
             return
         self._looked, self._looks = now, self._looks + 1
         pids = self._watch.pids()
-        ended = {rank: pid for rank, pid in pids.items() if processes.has_ended(pid)}
+        ended = {rank: pid for rank, pid in pids.items() if rank_processes.has_ended(pid)}
         text = "; ".join([
             self._text, *[f"the process of rank {rank}, {pid}, has ended" for rank, pid in ended.items()]
         ])  # fmt: skip
         left = tuple([rank for rank in pids if rank not in ended])
-        here = [processes.near(processes.here()), *pids.values()]
+        here = [rank_processes.near(rank_processes.here()), *pids.values()]
         blocks = alone() and self._watch.sees_all() and not any(map(children_of, here))
         report = self._watch.waits.look(
             Wait(self._mark, text, peers=left, any_peer=True, alone=blocks, looks=self._looks)

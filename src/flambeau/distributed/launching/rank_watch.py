@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from flambeau.distributed.backends import processes
+from flambeau.distributed.backends import rank_processes
 from flambeau.distributed.launching.file_watch import FileWatch
 from flambeau.distributed.launching.stalls import Stalls
 from flambeau.distributed.stores.file_store import FileStore
@@ -32,7 +32,7 @@ class ForeignRank:
     @property
     def code(self) -> int | None:
         """Return 0 if the process has ended, whatever its exit status was; None while it runs."""
-        return 0 if processes.has_ended(self.pid) else None
+        return 0 if rank_processes.has_ended(self.pid) else None
 
 
 class ForeignRanks:
@@ -55,7 +55,7 @@ class ForeignRanks:
         if not self._all:
             values = [self._server.value_of(f"{self._prefix}/{_key(rank)}") for rank in range(self._size)]
             found = [
-                ForeignRank(rank, processes.near(text.decode(errors="replace")))
+                ForeignRank(rank, rank_processes.near(text.decode(errors="replace")))
                 for rank, text in enumerate(values)
             ]
             self._all = found if all(member.pid for member in found) else []
@@ -77,7 +77,7 @@ def watch_ranks(store: JobStore, name: str, rank: int, size: int) -> None:
         return
     if not isinstance(base, TCPStore) or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return
-    store.set(_key(rank), processes.here())
+    store.set(_key(rank), rank_processes.here())
     if rank == 0 and base._server is not None:
         server = base._server.server
         server.watch = Stalls(server, ForeignRanks(server, name, size), _report).look_now

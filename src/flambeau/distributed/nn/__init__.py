@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any as _Any
 
-from flambeau.core.names import lacking as _lacking
+from flambeau.core.public_names import lacking as _lacking
 from flambeau.distributed.nn import functional
 from flambeau.distributed.nn.functional import *  # noqa: F403
 

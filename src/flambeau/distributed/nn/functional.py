@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.autograd.function import Function
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.collectives import collectives
 from flambeau.distributed.collectives.reduce_op import ReduceOp
-from flambeau.distributed.groups import get_global_rank, get_rank, get_world_size, group_or_default
+from flambeau.distributed.process_groups import get_global_rank, get_rank, get_world_size, group_or_default
 from flambeau.tensor.arguments.typing import contiguous_format
 
 __all__ = [

@@ -29,7 +29,7 @@ from typing import Any
 
 from flambeau.core.host.process_state import processor_seconds
 from flambeau.core.ipc.codec import Either, fits
-from flambeau.driver.meetings import duplicate
+from flambeau.driver.collective_rules import duplicate
 
 Answer = list[Any]
 Place = tuple[bytes, tuple[int, ...]]  # a collective instance: the communicator's id and the instance's key

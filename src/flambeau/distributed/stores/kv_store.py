@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.ipc.codec import Pieces
-from flambeau.distributed.errors import QueueEmptyError
+from flambeau.distributed.dist_errors import QueueEmptyError
 
 OPERATIONS: dict[str, list[Any]] = {  # the schema of each operation's arguments (`wire.fits`)
     "set": [str, bytes], "get": [str], "add": [str, int], "compare_set": [str, bytes, bytes], "delete": [str],

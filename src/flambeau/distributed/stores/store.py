@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from flambeau.core.errors import DriverError
 from flambeau.core.host.turn_scheduler import seat
-from flambeau.distributed.errors import DeadlockError, DistNetworkError, DistStoreError
+from flambeau.distributed.dist_errors import DeadlockError, DistNetworkError, DistStoreError
 from flambeau.distributed.stores.kv_store import CHANGES, Table
 
 _LOOK_S = 0.25  # seconds between checks that the awaited ranks are alive

@@ -23,7 +23,7 @@ from flambeau.core.host.thread_liveness import alone
 from flambeau.core.host.turn_scheduler import seat
 from flambeau.core.ipc.codec import frame_message, receive
 from flambeau.core.ipc.handshake import RefusedError, greet
-from flambeau.distributed.errors import DeadlockError, DistNetworkError, DistStoreError, QueueEmptyError
+from flambeau.distributed.dist_errors import DeadlockError, DistNetworkError, DistStoreError, QueueEmptyError
 from flambeau.distributed.stores.store import (
     DEFAULT_TIMEOUT,
     Inner,
@@ -37,7 +37,7 @@ from flambeau.distributed.stores.store import (
 )
 from flambeau.distributed.stores.store_client import MOST_KEYS
 from flambeau.distributed.stores.store_server import StoreServer
-from flambeau.driver.registry import go_on
+from flambeau.driver.driver_registry import go_on
 
 _MEMBERS = "init/"  # counter of the ranks that have joined
 _ALL_HERE = "init/all"  # a queue, because queues do not count as keys

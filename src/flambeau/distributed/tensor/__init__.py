@@ -10,7 +10,7 @@ from typing import Any as _Any
 
 from flambeau.core.absent import absent_class as _absent_class
 from flambeau.core.absent import absent_function as _absent_function
-from flambeau.core.names import lacking as _lacking
+from flambeau.core.public_names import lacking as _lacking
 from flambeau.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
 __all__ = [

@@ -6,7 +6,7 @@ Flambeau has no tensors that are sharded over a mesh.
 from __future__ import annotations
 
 from flambeau.core.absent import absent_function
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 __all__ = ["context_parallel", "implicit_replication", "local_map", "register_sharding"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flambeau.core.absent import absent_class
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 
 __all__ = ["Partial", "Placement", "Replicate", "Shard"]
 explain_absent_names(globals(), "torch.distributed.tensor.placement_types")

@@ -20,17 +20,7 @@ from cuda.bindings import driver as cu
 
 from flambeau.core.errors import TIMED_INTERPROCESS, DriverError
 from flambeau.core.meta import Meta
-from flambeau.driver.api import (
-    Collective,
-    DeviceProperties,
-    Generic,
-    HostMemory,
-    Launch,
-    Launcher,
-    RecurrentMemory,
-    RecurrentNetwork,
-)
-from flambeau.driver.cuda import build
+from flambeau.driver.cuda import kernel_builder
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, sequence
 from flambeau.driver.cuda.device import ipc_handles
 from flambeau.driver.cuda.device.allocations import CudaAllocations
@@ -58,6 +48,16 @@ from flambeau.driver.cuda.device.streams import CudaStreams
 from flambeau.driver.cuda.device.virtual_memory import page_of
 from flambeau.driver.cuda.libraries import cudnn_recurrent, handles, nvml
 from flambeau.driver.cuda.libraries.nccl import NcclCommunicators
+from flambeau.driver.protocol import (
+    Collective,
+    DeviceProperties,
+    Generic,
+    HostMemory,
+    Launch,
+    Launcher,
+    RecurrentMemory,
+    RecurrentNetwork,
+)
 
 _FIRST_HANDLE = 4096  # handles of default streams are 1 + index
 
@@ -79,7 +79,7 @@ class _Event:
 
 
 class CudaDriver:
-    """The driver of NVIDIA GPUs, an implementation of `flambeau.driver.api.Driver`.
+    """The driver of NVIDIA GPUs, an implementation of `flambeau.driver.protocol.Driver`.
 
     Args:
         kernel_cache: The folder of compiled kernels; None keeps none.
@@ -394,7 +394,7 @@ class CudaDriver:
         exe = CudaExecutable(launch, index)
         self._contexts.enter(device)
         with self._outside_capture():
-            built = build.build(launch, device, self)
+            built = kernel_builder.build(launch, device, self)
             if isinstance(built, KernelProgram):
                 exe.prepare(built, self.functions.of(device, launch, built))
                 exe.launch_on = self._launchers.of_kernel(exe)
@@ -410,9 +410,9 @@ class CudaDriver:
         launch = launch.with_(capability=device.capability)
         self._contexts.enter(device)
         with self._outside_capture():
-            built = build.build_kernels(launch, device)
+            built = kernel_builder.build_kernels(launch, device)
             if built is None:
-                planned = build.build_structure(launch, device, self)
+                planned = kernel_builder.build_structure(launch, device, self)
                 if planned is None:
                     return None
                 numbers, run_of_shape = planned

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.errors import NO_META_DATA
-from flambeau.driver.api import Executable, HostMemory, Launch, Launcher
 from flambeau.driver.host.driver import HostDriver
+from flambeau.driver.protocol import Executable, HostMemory, Launch, Launcher
 
 
 class MetaDriver(HostDriver):

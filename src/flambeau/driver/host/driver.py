@@ -18,9 +18,9 @@ import numpy as np
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError, OutOfMemoryError
 from flambeau.core.host import host_memory
 from flambeau.core.host.errstate import Quiet
-from flambeau.core.memory import address_of, array_at, bytes_at
+from flambeau.core.host_arrays import address_of, array_at, bytes_at
 from flambeau.core.meta import Meta
-from flambeau.driver.api import (
+from flambeau.driver.protocol import (
     Body,
     Collective,
     DeviceProperties,
@@ -79,7 +79,7 @@ class HostExecutable(Executable):
 
 
 class HostDriver:
-    """The driver of the CPU. `flambeau.driver.api.Driver` documents its calls."""
+    """The driver of the CPU. `flambeau.driver.protocol.Driver` documents its calls."""
 
     name = "host"
     observes_blocks = False

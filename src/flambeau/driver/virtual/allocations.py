@@ -9,14 +9,14 @@ from functools import partial
 import numpy as np
 
 from flambeau.core.errors import DriverError, OutOfMemoryError
-from flambeau.core.memory import address_of
-from flambeau.driver.api import HostMemory
+from flambeau.core.host_arrays import address_of
+from flambeau.driver.protocol import HostMemory
 from flambeau.driver.virtual.capture import Captures
 from flambeau.driver.virtual.collectives import coordinator_client
 from flambeau.driver.virtual.device import VirtualDevice
-from flambeau.driver.virtual.machine import SimulatedMachine
 from flambeau.driver.virtual.memory.arena import RANGE_PAGE
 from flambeau.driver.virtual.scheduling import scheduler
+from flambeau.driver.virtual.simulated_machine import SimulatedMachine
 from flambeau.driver.virtual.streams import Queues
 
 _HOST_ALIGNMENT = 4096

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from flambeau.core.callsite import caller
 from flambeau.core.errors import DriverError, NotSupportedError
-from flambeau.driver.api import Collective
-from flambeau.driver.meetings import check, spans
+from flambeau.driver.collective_rules import check, spans
+from flambeau.driver.protocol import Collective
 from flambeau.driver.virtual.capture import Captures
 from flambeau.driver.virtual.collectives.collectives import (
     CollectiveInstance,
@@ -21,8 +21,8 @@ from flambeau.driver.virtual.collectives.collectives import (
     VirtualCommunicators,
 )
 from flambeau.driver.virtual.command_effects import Contents
-from flambeau.driver.virtual.machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.scheduling.scheduler import SimulatedStream
+from flambeau.driver.virtual.simulated_machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.streams import Queues
 
 

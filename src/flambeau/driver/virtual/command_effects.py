@@ -10,13 +10,13 @@ import numpy as np
 
 from flambeau.core.host.array_grants import ask_before_arrays
 from flambeau.core.host.errstate import Quiet
-from flambeau.core.memory import bytes_at
-from flambeau.driver.api import HostMemory
-from flambeau.driver.meetings import perform
+from flambeau.core.host_arrays import bytes_at
+from flambeau.driver.collective_rules import perform
+from flambeau.driver.protocol import HostMemory
 from flambeau.driver.virtual.collectives.collectives import CollectiveInstance
 from flambeau.driver.virtual.executable import VirtualExecutable
-from flambeau.driver.virtual.machine import SimulatedMachine
 from flambeau.driver.virtual.memory.arena import Arena
+from flambeau.driver.virtual.simulated_machine import SimulatedMachine
 
 
 class Contents:

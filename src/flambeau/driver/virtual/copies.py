@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from flambeau.core.memory import address_of, bytes_at
-from flambeau.driver.api import HostMemory
+from flambeau.core.host_arrays import address_of, bytes_at
+from flambeau.driver.protocol import HostMemory
 from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.capture import Captures
 from flambeau.driver.virtual.command_effects import Contents
 from flambeau.driver.virtual.host_time import HostCosts
-from flambeau.driver.virtual.machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.scheduling import scheduler
+from flambeau.driver.virtual.simulated_machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.streams import Queues
 from flambeau.driver.virtual.topology import Routes
 

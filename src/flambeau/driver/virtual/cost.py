@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from flambeau.driver.api import MatrixProduct, Work
+from flambeau.driver.protocol import MatrixProduct, Work
 from flambeau.driver.virtual.profile import Links, Profile
 
 _SATURATING_SHARE = 4  # one SM uses at most this many times its share of the bandwidth

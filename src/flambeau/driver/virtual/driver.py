@@ -63,7 +63,7 @@ from typing import Any
 
 from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.core.host.host_wait import Awaited
-from flambeau.driver.api import (
+from flambeau.driver.protocol import (
     Collective,
     DeviceProperties,
     Executable,
@@ -85,7 +85,6 @@ from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.graph_exec import Graphs
 from flambeau.driver.virtual.host_time import HostClock, RankClocks
 from flambeau.driver.virtual.launches import Launches
-from flambeau.driver.virtual.machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.memory.arena import RANGE_PAGE
 from flambeau.driver.virtual.memory.host_budget import HostBudget
 from flambeau.driver.virtual.memory.pinned_traffic import PinnedTraffic
@@ -94,6 +93,7 @@ from flambeau.driver.virtual.scheduling.command_graph import CommandGraph
 from flambeau.driver.virtual.scheduling.driver_lock import Gate
 from flambeau.driver.virtual.scheduling.schedule_policy import open_policy, write_token
 from flambeau.driver.virtual.scheduling.scheduler import CommandRecord, Scheduler
+from flambeau.driver.virtual.simulated_machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.streams import Queues
 from flambeau.driver.virtual.time_error import TimeError, expected_error
 from flambeau.driver.virtual.topology import Routes
@@ -115,7 +115,7 @@ CHECKS: dict[str, Callable[[Any], object]] = {
 
 
 class VirtualDriver:
-    """The driver of simulated GPUs. `driver.api.Driver` documents its calls.
+    """The driver of simulated GPUs. `driver.protocol.Driver` documents its calls.
 
     Args:
         devices: Number of devices, 0 to 255.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from flambeau.core.errors import TIMED_INTERPROCESS, DriverError, NotReadyError
 from flambeau.driver.virtual.capture import Captures, VirtualCapture
 from flambeau.driver.virtual.collectives.collectives import VirtualCommunicators
-from flambeau.driver.virtual.machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.memory import virtual_ipc
 from flambeau.driver.virtual.memory.shared_events import EventCells, SharedEvent
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.scheduling.schedule_policy import PollQuestion
 from flambeau.driver.virtual.scheduling.scheduler import Command
+from flambeau.driver.virtual.simulated_machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.streams import RELATIVE, Queues
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from flambeau.core.dtype import INTEGRAL
 from flambeau.core.host.array_grants import LARGE
-from flambeau.core.memory import address_of
+from flambeau.core.host_arrays import address_of
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Executable, Launch, NativeBody, copied_bytes, host_body
+from flambeau.driver.protocol import Executable, Launch, NativeBody, copied_bytes, host_body
 from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.device import VirtualDevice
 from flambeau.driver.virtual.host_time import HostCosts

@@ -10,12 +10,12 @@ from typing import Any
 
 from flambeau.core.errors import DriverError
 from flambeau.core.files import replace_file
-from flambeau.driver.api import seed_positions
+from flambeau.driver.protocol import seed_positions
 from flambeau.driver.virtual.capture import MERGE, MODES, UNSUPPORTED, Captures, VirtualCapture
 from flambeau.driver.virtual.host_time import HostCosts
-from flambeau.driver.virtual.machine import SimulatedMachine
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.scheduling.scheduler import KINDS, Command, SimulatedStream
+from flambeau.driver.virtual.simulated_machine import SimulatedMachine
 from flambeau.driver.virtual.streams import Queues
 
 

@@ -8,16 +8,16 @@ from typing import Any
 from flambeau.core.callsite import caller
 from flambeau.core.errors import DriverError
 from flambeau.core.host.host_memory import require_space
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.capture import Captures
 from flambeau.driver.virtual.command_effects import Contents
 from flambeau.driver.virtual.executable import VirtualExecutable
 from flambeau.driver.virtual.host_time import HostClock
-from flambeau.driver.virtual.machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.scheduling.driver_lock import Gate
 from flambeau.driver.virtual.scheduling.scheduler import UNLIMITED, Command
+from flambeau.driver.virtual.simulated_machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.streams import Queues
 
 

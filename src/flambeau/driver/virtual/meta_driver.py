@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.driver.api import Collective, HostMemory
+from flambeau.driver.protocol import Collective, HostMemory
 from flambeau.driver.virtual.collectives.collectives import CollectiveInstance, Outside
 from flambeau.driver.virtual.collectives.simulated_peers import Mirrors
 from flambeau.driver.virtual.command_effects import Contents

@@ -9,9 +9,9 @@ from flambeau.core.callsite import caller
 from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.driver.virtual.capture import UNSUPPORTED, Captures
 from flambeau.driver.virtual.collectives.collectives import VirtualCommunicators
-from flambeau.driver.virtual.machine import SimulatedMachine, check_error
 from flambeau.driver.virtual.scheduling.schedule_policy import PollQuestion
 from flambeau.driver.virtual.scheduling.scheduler import USERS, Command, Engine, SimulatedStream
+from flambeau.driver.virtual.simulated_machine import SimulatedMachine, check_error
 
 RELATIVE = (1 << 48) - 1
 """A mask that removes the machine's generation from an address, for traces."""

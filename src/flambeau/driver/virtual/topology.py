@@ -8,8 +8,8 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.driver.virtual import cost
 from flambeau.driver.virtual.cluster_cost import cluster_ns
 from flambeau.driver.virtual.device import VirtualDevice
-from flambeau.driver.virtual.machine import SimulatedMachine
 from flambeau.driver.virtual.scheduling.scheduler import Engine, Path, TransferLane
+from flambeau.driver.virtual.simulated_machine import SimulatedMachine
 
 Route = tuple[Engine, int, int]
 """Engine, latency in ns and transfer time in ns."""

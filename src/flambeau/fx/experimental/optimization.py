@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import flambeau as torch
-from flambeau.core.names import explain_absent_names, publish
+from flambeau.core.public_names import explain_absent_names, publish
 from flambeau.fx._symbolic_trace import symbolic_trace
 from flambeau.fx.graph import Graph
 from flambeau.fx.graph_module import GraphModule

@@ -18,10 +18,10 @@ from functools import wraps
 from typing import Any, NamedTuple
 
 from flambeau._aten.overloads import find_overload
-from flambeau._library.operators import OpOverload, Tag
+from flambeau._library.user_operators import OpOverload, Tag
 from flambeau._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import explain_absent_names, publish
+from flambeau.core.public_names import explain_absent_names, publish
 from flambeau.fx._symbolic_trace import PH, Tracer
 from flambeau.fx.graph import Graph
 from flambeau.fx.graph_module import GraphModule

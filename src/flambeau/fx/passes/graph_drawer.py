@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from flambeau.core.names import publish
+from flambeau.core.public_names import publish
 from flambeau.fx.graph_module import GraphModule
 from flambeau.fx.node import Node
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import flambeau as torch
-from flambeau.core.names import publish
+from flambeau.core.public_names import publish
 from flambeau.fx.interpreter import Interpreter
 from flambeau.fx.node import Node, map_aggregate
 from flambeau.tensor.tensor import Tensor

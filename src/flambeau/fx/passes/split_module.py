@@ -6,7 +6,7 @@ from collections.abc import Callable
 from operator import getitem as _getitem
 from typing import Any
 
-from flambeau.core.names import publish
+from flambeau.core.public_names import publish
 from flambeau.fx.graph import Graph
 from flambeau.fx.graph_module import GraphModule, _get_attr
 from flambeau.fx.node import Node, map_arg

@@ -10,7 +10,7 @@ import flambeau.nn.functional as F
 from flambeau.core.callsite import warn_program
 from flambeau.core.device import device as Device
 from flambeau.core.dtype import bool_
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.functions.creation import ones
 from flambeau.tensor.tensor import Tensor

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from flambeau.core.dtype import bool_, float32, float64, int32
 from flambeau.core.errors import NotSupportedError, RaceError
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.nn.functional.padding import pad
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.functions.creation import arange, ones

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import FunctionType as _FunctionType
 from typing import Any
 
-from flambeau.core.names import explain_absent_names as _explain_absent_names
-from flambeau.core.names import publish as _publish
+from flambeau.core.public_names import explain_absent_names as _explain_absent_names
+from flambeau.core.public_names import publish as _publish
 from flambeau.nn.functional.activation import (
     celu,
     celu_,

@@ -27,7 +27,7 @@ from flambeau.tensor.arguments.public import function, method
 from flambeau.tensor.call import call, call_into, unary
 from flambeau.tensor.functions import creation
 from flambeau.tensor.functions.indexing import without_repeats
-from flambeau.tensor.outputs import run
+from flambeau.tensor.out_argument import run
 from flambeau.tensor.signatures import by_parser, compares, signatures
 from flambeau.tensor.tensor import Tensor
 

@@ -18,7 +18,7 @@ from typing import Any
 from flambeau.autograd.function import Function
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
-from flambeau.driver.api import RecurrentMemory, RecurrentNetwork
+from flambeau.driver.protocol import RecurrentMemory, RecurrentNetwork
 from flambeau.nn.functional.dropout import dropout
 from flambeau.nn.functional.recurrence import Layers, concatenate, concatenate_into, run_steps
 from flambeau.ops.nn import recurrent_network as ops

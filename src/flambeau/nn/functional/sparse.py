@@ -12,7 +12,7 @@ from flambeau.ops.index.embedding import embedding as embedding_op
 from flambeau.ops.index.one_hot import one_hot as one_hot_op
 from flambeau.tape.mode import mode as recording_mode
 from flambeau.tape.mode import recording
-from flambeau.tensor import dispatch, interception, layouts
+from flambeau.tensor import dispatch, interception, layout_functions
 from flambeau.tensor.arguments.options import integer, number
 from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.call import call
@@ -53,7 +53,7 @@ def embedding(
     if interception.count and not sparse and dispatch.is_shown((input, weight)):
         return dispatch.compose("embedding", weight, input, padding_idx, scale_grad_by_freq)  # type: ignore[no-any-return]
     flat = input if input.meta.ndim == 1 else input.reshape(-1)
-    op: Any = layouts.find("sparse_embedding") if sparse else embedding_op
+    op: Any = layout_functions.find("sparse_embedding") if sparse else embedding_op
     rows: Tensor = call(op, (weight, flat), (padding_idx, scale_grad_by_freq))
     return rows if flat is input else rows.view(*input.meta.shape, weight.meta.shape[1])
 
@@ -146,7 +146,7 @@ def embedding_bag(
         kept = (places != padding).nonzero().reshape(-1)
         places, bags = places.index_select(0, kept), bags.index_select(0, kept)
         weights = None if weights is None else weights.index_select(0, kept)
-    op: Any = layouts.find("sparse_embedding") if sparse else embedding_op
+    op: Any = layout_functions.find("sparse_embedding") if sparse else embedding_op
     rows = _select_rows(op, weight, places, scale_grad_by_freq)
     if rows.dtype.category == FLOATING and rows.dtype.itemsize < 4 and mode != "max":
         rows = rows.to(float32)

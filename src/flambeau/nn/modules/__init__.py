@@ -7,7 +7,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from flambeau.core.names import lacking as _lacking
+from flambeau.core.public_names import lacking as _lacking
 
 _FAMILIES = {
     "activation": (
@@ -60,7 +60,7 @@ _FAMILIES = {
     ),
     "upsampling": "Upsample UpsamplingBilinear2d UpsamplingNearest2d",
 }
-FILES = (*_FAMILIES, "hooks", "lazy", "state", "utils")
+FILES = (*_FAMILIES, "lazy", "module_hooks", "state", "utils")
 NAMES = {name: file for file, names in _FAMILIES.items() for name in names.split()}
 __all__ = list(NAMES)
 _raise_absence = _lacking("torch.nn.modules")

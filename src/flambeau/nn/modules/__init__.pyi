@@ -177,13 +177,13 @@ from flambeau.nn.modules import distance as distance
 from flambeau.nn.modules import dropout as dropout
 from flambeau.nn.modules import flatten as flatten
 from flambeau.nn.modules import fold as fold
-from flambeau.nn.modules import hooks as hooks
 from flambeau.nn.modules import instancenorm as instancenorm
 from flambeau.nn.modules import lazy as lazy
 from flambeau.nn.modules import linear as linear
 from flambeau.nn.modules import linear_cross_entropy_options as linear_cross_entropy_options
 from flambeau.nn.modules import loss as loss
 from flambeau.nn.modules import module as module
+from flambeau.nn.modules import module_hooks as module_hooks
 from flambeau.nn.modules import normalization as normalization
 from flambeau.nn.modules import padding as padding
 from flambeau.nn.modules import pixelshuffle as pixelshuffle

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from flambeau.core.errors import NO_META_DATA
 from flambeau.core.handle import RemovableHandle
-from flambeau.nn.modules.hooks import (
+from flambeau.nn.modules.module_hooks import (
     call_with_hooks,
     everywhere,
     put,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from flambeau.core.callsite import warn_program
 from flambeau.core.errors import RaceError
 from flambeau.core.handle import RemovableHandle
-from flambeau.nn.modules.hooks import put
+from flambeau.nn.modules.module_hooks import put
 from flambeau.nn.parameter import Parameter, is_lazy
 from flambeau.tensor.tensor import Tensor
 

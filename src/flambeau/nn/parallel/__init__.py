@@ -5,7 +5,7 @@ graph.
 from importlib import import_module as _import_module
 from typing import Any
 
-from flambeau.core.names import lacking
+from flambeau.core.public_names import lacking
 from flambeau.nn.parallel import _functions, comm, scatter_gather
 from flambeau.nn.parallel.data_parallel import DataParallel, data_parallel
 from flambeau.nn.parallel.parallel_apply import parallel_apply

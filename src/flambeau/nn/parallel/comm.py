@@ -12,7 +12,7 @@ from typing import Any
 from warnings import warn
 
 from flambeau.core.device import CPU, device
-from flambeau.nn.parallel.coalescing import buckets, flatten_bucket, in_order, unflatten_bucket
+from flambeau.nn.parallel.flat_buckets import buckets, flatten_bucket, in_order, unflatten_bucket
 from flambeau.runtime import current, system
 from flambeau.runtime.streams.guards import StreamContext
 from flambeau.tensor.arguments.typing import contiguous_format, memory_format, suggested_format

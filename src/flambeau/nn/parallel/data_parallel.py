@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from warnings import warn
 
 from flambeau.core.device import device
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.nn.modules.module import Module
 from flambeau.nn.parallel.parallel_apply import parallel_apply
 from flambeau.nn.parallel.replicate import replicate

@@ -17,7 +17,7 @@ from warnings import warn
 
 from flambeau.core.device import device as Device
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.algorithms.join import Join, Joinable, JoinHook
 from flambeau.distributed.collectives import collective_checks
 from flambeau.distributed.ddp.buckets import GradBucket, assign
@@ -36,7 +36,7 @@ from flambeau.nn.modules.module import Module
 from flambeau.nn.parallel.containers import cast, move_members, tensors_in
 from flambeau.nn.parallel.delayed import Delayed
 from flambeau.nn.parallel.mixed_precision import NarrowParameters, _MixedPrecision
-from flambeau.nn.parallel.placement import placement_of
+from flambeau.nn.parallel.module_devices import placement_of
 from flambeau.nn.parallel.scatter_gather import gather, scatter_kwargs
 from flambeau.nn.parallel.sink import through_sink
 from flambeau.nn.parameter import UninitializedParameter

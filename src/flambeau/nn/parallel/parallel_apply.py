@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.ipc.exception_wrapper import ExceptionWrapper
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.nn.modules.module import Module
 from flambeau.runtime import current, system
 from flambeau.runtime.streams.guards import device

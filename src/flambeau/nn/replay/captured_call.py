@@ -13,9 +13,9 @@ from flambeau.nn.replay.recorded_capture import CaptureBreak, RecordedCapture, R
 from flambeau.nn.replay.released_graphs import ReleasedGraph
 from flambeau.nn.replay.static_arguments import StaticArguments
 from flambeau.runtime import current
-from flambeau.runtime.context import Context
-from flambeau.runtime.graphs.graph import CUDAGraph
-from flambeau.tape.node import next_sequence
+from flambeau.runtime.device_context import Context
+from flambeau.runtime.graphs.cuda_graph import CUDAGraph
+from flambeau.tape.autograd_node import next_sequence
 from flambeau.tensor.storage import Storage
 from flambeau.tensor.tensor import Tensor
 

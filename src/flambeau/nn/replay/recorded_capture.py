@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 from flambeau.core.callsite import Site, caller, place
 from flambeau.core.flags import flags
-from flambeau.driver.api import Executable, Launcher
+from flambeau.driver.protocol import Executable, Launcher
 from flambeau.nn.replay.static_arguments import StaticArguments
 from flambeau.runtime import current, system
-from flambeau.runtime.context import Context
-from flambeau.runtime.graphs.graph import CUDAGraph
+from flambeau.runtime.device_context import Context
+from flambeau.runtime.graphs.cuda_graph import CUDAGraph
 from flambeau.runtime.hooks import capture_breaks, launch_deferral
 from flambeau.runtime.streams.stream import Stream
 from flambeau.tensor.autograd.autograd_meta import leaf_of

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, overload
 
 from flambeau.runtime import current
 from flambeau.runtime.streams.stream import Stream
-from flambeau.tape.node import LEAF_SEQUENCE, Edge, Leaf, Node, reserve_sequences
+from flambeau.tape.autograd_node import LEAF_SEQUENCE, Edge, Leaf, Node, reserve_sequences
 from flambeau.tensor.autograd.autograd_meta import edge_of
 from flambeau.tensor.autograd.in_place import CopySlices, NotImplementedNode
 from flambeau.tensor.autograd.node_classes import RecordedShape

@@ -22,7 +22,7 @@ from flambeau.core.flags import Flags, flags
 from flambeau.core.host.turn_scheduler import seat
 from flambeau.core.logs import is_logged, log
 from flambeau.nn.compile_options import CudagraphSteps
-from flambeau.nn.modules.hooks import everywhere
+from flambeau.nn.modules.module_hooks import everywhere
 from flambeau.nn.parameter import Parameter
 from flambeau.nn.replay.captured_call import CapturedCall
 from flambeau.nn.replay.nesting import Nesting, flatten

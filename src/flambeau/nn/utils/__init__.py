@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from flambeau.core.names import lacking as _lacking
+from flambeau.core.public_names import lacking as _lacking
 
 # Files that have the name of their function: imported later they would take its place here.
 from flambeau.nn.utils.spectral_norm import remove_spectral_norm as remove_spectral_norm

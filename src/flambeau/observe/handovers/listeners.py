@@ -34,11 +34,11 @@ Replacement = tuple[Any, str, Any, Any]
 T = TypeVar("T")
 
 _MODULES = {  # module that is patched -> module of this package with its `changes(module)`
-    "threading": "threads", "queue": "queues", "concurrent.futures": "futures",
-    "concurrent.futures.thread": "pools", "asyncio": "loops", "subprocess": "processes",
-    "select": "processes", "selectors": "processes", "multiprocessing.process": "processes",
-    "multiprocessing.connection": "processes", "multiprocessing.queues": "processes",
-    "multiprocessing.synchronize": "processes", "multiprocessing.pool": "processes",
+    "threading": "thread_hooks", "queue": "queues", "concurrent.futures": "future_hooks",
+    "concurrent.futures.thread": "pools", "asyncio": "loops", "subprocess": "process_hooks",
+    "select": "process_hooks", "selectors": "process_hooks", "multiprocessing.process": "process_hooks",
+    "multiprocessing.connection": "process_hooks", "multiprocessing.queues": "process_hooks",
+    "multiprocessing.synchronize": "process_hooks", "multiprocessing.pool": "process_hooks",
     "flambeau.tensor.autocast": "casts",
 }  # fmt: skip
 _HERE = os.path.dirname(__file__) + os.sep
@@ -67,7 +67,7 @@ def act() -> None:
 
 def _complete(detector: Detector) -> None:
     """Report open queries for threads that still run, and add what was recorded before the detector was attached."""
-    name_open_questions = import_module(f"{__package__}.threads").name_open_questions
+    name_open_questions = import_module(f"{__package__}.thread_hooks").name_open_questions
     name_open_questions(detector)
     for early in _early:
         name_open_questions(early)

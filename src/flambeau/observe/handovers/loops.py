@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from flambeau.core.callsite import Site, is_program, place, program_site
 from flambeau.observe.detector import Detector
-from flambeau.observe.handovers.futures import Promise
+from flambeau.observe.handovers.future_hooks import Promise
 from flambeau.observe.handovers.listeners import (
     Changes,
     asker,

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
-from flambeau.core.memory import compact_copy
+from flambeau.core.host_arrays import compact_copy
 from flambeau.observe.accesses import Cell, Command
 from flambeau.observe.indexed.candidates import Candidate, Circumstances
 from flambeau.observe.indexed.partial import (
@@ -40,7 +40,7 @@ from flambeau.observe.indexed.partial import (
 )
 from flambeau.observe.indexed.place_map import PlaceMap
 from flambeau.observe.indexed.unwritten import PendingRead, UnwrittenReads
-from flambeau.observe.layouts import overlap
+from flambeau.observe.layout_overlap import overlap
 from flambeau.observe.race_builder import READ, WRITE
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 
 from flambeau.core.callsite import place
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Touches
+from flambeau.driver.protocol import Touches
 
 if TYPE_CHECKING:
     from flambeau.observe.accesses import Cell, Command
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flambeau.observe.indexed.deferred import Deferred
     from flambeau.observe.indexed.place_map import PlaceMap
     from flambeau.observe.indexed.unwritten import PendingRead
-    from flambeau.observe.layouts import Extent
+    from flambeau.observe.layout_overlap import Extent
     from flambeau.observe.race_builder import GraphLaunch
 
 Array = np.ndarray[Any, Any]

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Touches
+from flambeau.driver.protocol import Touches
 from flambeau.observe.indexed.partial import TOO_LARGE, Array, PartialAccess
-from flambeau.observe.layouts import Extent, is_dense, span_of
+from flambeau.observe.layout_overlap import Extent, is_dense, span_of
 
 if TYPE_CHECKING:
     from flambeau.observe.accesses import Cell

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.driver.api import Body, Kernel, Launch, host_body
+from flambeau.driver.protocol import Body, Kernel, Launch, host_body
 
 
 def reporting(launch: Launch) -> Launch:

@@ -8,10 +8,10 @@ import numpy as np
 
 from flambeau.core.callsite import Site, place
 from flambeau.observe.accesses import NOWHERE, Cell, Command
-from flambeau.observe.findings import Findings
 from flambeau.observe.indexed.partial import Array, PartialAccess
 from flambeau.observe.indexed.place_map import NotKnown, PlaceMap
-from flambeau.observe.layouts import Extent, covers, touched_bytes
+from flambeau.observe.layout_overlap import Extent, covers, touched_bytes
+from flambeau.observe.race_findings import Findings
 
 if TYPE_CHECKING:
     from flambeau.observe.indexed.deferred import Deferred

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.observe.layouts import Extent, draw, is_dense, span_of
+from flambeau.observe.layout_overlap import Extent, draw, is_dense, span_of
 
 
 class Coverage:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from flambeau.core.callsite import Site, caller, place
 from flambeau.observe.accesses import Cell, Command, Operation
-from flambeau.observe.layouts import Extent, overlap, span_of
+from flambeau.observe.layout_overlap import Extent, overlap, span_of
 from flambeau.observe.pinned.lines import view_name
-from flambeau.observe.pinned.memory import Export, PinnedUse, Window
+from flambeau.observe.pinned.pinned_accesses import Export, PinnedUse, Window
 from flambeau.observe.race_builder import READ, WRITE, access_of, line_at, shape_of, synchronize_fix
 from flambeau.observe.reporting.fixes import Proposer
-from flambeau.observe.reporting.names import event_after
-from flambeau.observe.reporting.operators import public_name, repetition
+from flambeau.observe.reporting.operator_names import public_name, repetition
+from flambeau.observe.reporting.program_names import event_after
 from flambeau.observe.reports import Race, RaceAccess
 
 if TYPE_CHECKING:

@@ -22,7 +22,9 @@ from typing import Any, NamedTuple
 
 from flambeau.core.callsite import Site, is_inside, line_place, place, program_frame
 from flambeau.observe.clocks import LogicalThread
-from flambeau.observe.reporting.names import (
+from flambeau.observe.reporting.operands import tensor_name
+from flambeau.observe.reporting.prefetching import find_emptying, places_before_issue
+from flambeau.observe.reporting.program_names import (
     StreamName,
     cuda_module,
     default_name,
@@ -34,8 +36,6 @@ from flambeau.observe.reporting.names import (
     target_of,
     work_on,
 )
-from flambeau.observe.reporting.operands import tensor_name
-from flambeau.observe.reporting.prefetching import find_emptying, places_before_issue
 from flambeau.observe.reporting.scopes import FrameScope, is_own_file, live_scopes
 from flambeau.observe.reporting.source_file import first_line, last_name, source_file
 from flambeau.observe.reporting.spots import SourceSpot, insertion, is_comprehension, is_simple, spot_of

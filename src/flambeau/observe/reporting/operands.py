@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from flambeau.core.callsite import Site
-from flambeau.observe.reporting.names import root_of, target_of
+from flambeau.observe.reporting.program_names import root_of, target_of
 from flambeau.observe.reporting.spots import SourceSpot, is_simple, spot_of
 
 _INDIRECT = {"backward", "grad", "step", "replay"}

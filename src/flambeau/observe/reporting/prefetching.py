@@ -13,7 +13,7 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from flambeau.observe.reporting.names import root_of, target_of
+from flambeau.observe.reporting.program_names import root_of, target_of
 from flambeau.observe.reporting.source_file import FUNCTIONS, SourceFile, first_line, last_name
 from flambeau.observe.reporting.spots import SourceSpot
 

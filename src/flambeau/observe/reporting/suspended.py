@@ -9,7 +9,7 @@ from types import GeneratorType
 
 from flambeau.core.callsite import line_place
 from flambeau.observe.clocks import LogicalThread
-from flambeau.observe.reporting.names import has_value, stream_of
+from flambeau.observe.reporting.program_names import has_value, stream_of
 from flambeau.observe.reporting.scopes import FrameScope, is_own_file, live_scopes
 from flambeau.observe.reporting.spots import is_simple
 

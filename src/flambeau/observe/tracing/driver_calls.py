@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from flambeau.core.callsite import Site
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.observe.tracing.timeline import CompletedCommand
 
 NOWHERE = -1  # the device of calls without a device, and of pinned host memory

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 
-from flambeau.driver.api import Driver
+from flambeau.driver.protocol import Driver
 from flambeau.observe.tracing.driver_calls import GIVE, RECORD, WAIT, Request
 from flambeau.observe.tracing.timeline import CompletedCommand
 

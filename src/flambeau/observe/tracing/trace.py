@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from flambeau.core.callsite import Site
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.observe.reports import Race, RaceAccess
 from flambeau.observe.tracing.driver_calls import ASK, GIVE, MEMORY, NOWHERE, RECORD, SYNC, Request
 from flambeau.observe.tracing.range_recorder import AnnotatedRange, RangeRecorder

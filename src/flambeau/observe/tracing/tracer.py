@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from flambeau.core.callsite import Site, caller, is_within
-from flambeau.driver.api import Collective, Driver, Executable, HostMemory
+from flambeau.driver.protocol import Collective, Driver, Executable, HostMemory
 from flambeau.observe.clocks import side_stream
 from flambeau.observe.driver_proxy import Forward
 from flambeau.observe.tracing.driver_calls import (

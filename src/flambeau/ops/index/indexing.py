@@ -22,7 +22,7 @@ from flambeau.core.layout import (
     wrap_dim,
 )
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine, Touches
+from flambeau.driver.protocol import Body, Kernel, Launch, Routine, Touches
 from flambeau.ops.autocast_rules import WIDEST_ON_CUDA
 from flambeau.ops.index.scattering import reduce_at, scatter_back, scatter_source_back
 from flambeau.ops.index.ufunc_at import fold_at

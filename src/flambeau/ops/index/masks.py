@@ -10,7 +10,7 @@ import numpy as np
 from flambeau.core.dtype import DTYPES, bool_, dtype, int64
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine, Touches
+from flambeau.driver.protocol import Body, Expression, Kernel, Launch, Routine, Touches
 from flambeau.ops.index_common import Array, Params, by_value, fit, start_from
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import (

@@ -9,7 +9,7 @@ import numpy as np
 
 from flambeau.core.dtype import dtype, int64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, Kernel, Launch, Routine
 from flambeau.ops.index_common import in_range
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Make, Op, Operand, Sample, Signature, define, one_device
 

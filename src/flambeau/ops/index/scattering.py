@@ -13,9 +13,9 @@ import numpy as np
 from flambeau.core.dtype import DTYPES, dtype, int64
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine, Touches
+from flambeau.driver.protocol import Body, Kernel, Launch, Routine, Touches
 from flambeau.ops.autocast_rules import UNCHANGED, WIDEST_ON_CUDA, AutocastRule
-from flambeau.ops.gradients import refuse_derivative
+from flambeau.ops.derivative_helpers import refuse_derivative
 from flambeau.ops.index.ufunc_at import fold_at
 from flambeau.ops.index_common import (
     INDEX_TYPES,

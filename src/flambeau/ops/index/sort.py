@@ -14,8 +14,8 @@ import numpy as np
 from flambeau.core.dtype import COMPLEX, bool_, dtype, int32, int64, promote_types
 from flambeau.core.layout import Shape, contiguous_strides, dense_strides, wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine
-from flambeau.ops.gradients import Refusal, by_place
+from flambeau.driver.protocol import Body, HostRoutine, Kernel, Launch, Routine
+from flambeau.ops.derivative_helpers import Refusal, by_place
 from flambeau.ops.index_common import indexes
 from flambeau.ops.op import (
     NOT_DIFFERENTIABLE,

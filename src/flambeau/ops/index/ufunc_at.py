@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.driver.api import native_code
+from flambeau.driver.protocol import native_code
 
 Array = np.ndarray[Any, Any]
 

@@ -16,7 +16,7 @@ import numpy as np
 from flambeau.core.device import CPU
 from flambeau.core.dtype import complex32, complex64, complex128, dtype, float16, float32, float64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, Expression, Kernel, Launch, Routine
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Make, Op, Operand, Sample, Signature, define, note
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.shape.joining import cat
@@ -212,7 +212,7 @@ def _transform(
         name,
         _host(run),
         _flops,
-        cuda=Routine(library=f"linalg.transforms:{name.removeprefix('_')}"),
+        cuda=Routine(library=f"linalg.fft:{name.removeprefix('_')}"),
         work=element_work.transform,
     )
     return define(Op(name, rule, kernel, dtypes, samples, planned=True, derivative=back))

@@ -12,7 +12,7 @@ from flambeau.core.dtype import bool_, dtype, float32, float64
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
 from flambeau.core.typeinfo import finfo
-from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, HostRoutine, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import WIDEST_ON_CUDA
 from flambeau.ops.index_common import indexes
 from flambeau.ops.linalg import linalg_gradients as back

@@ -14,8 +14,8 @@ import numpy as np
 from flambeau.core.dtype import INTEGRAL, dtype, int32
 from flambeau.core.layout import expand_strides, wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch
-from flambeau.ops.gradients import refuse_derivative
+from flambeau.driver.protocol import Body, Kernel, Launch
+from flambeau.ops.derivative_helpers import refuse_derivative
 from flambeau.ops.linalg import linalg
 from flambeau.ops.op import Make, Op, Operand, Sample, Signature, common_device, define
 

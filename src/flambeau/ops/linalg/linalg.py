@@ -30,9 +30,9 @@ from flambeau.core.dtype import (
 )
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine, Work, stream_work
+from flambeau.driver.protocol import Body, Kernel, Launch, Routine, Work, stream_work
 from flambeau.ops.autocast_rules import FLOAT32_ON_CPU, UNCHANGED, AutocastRule
-from flambeau.ops.gradients import Refusal
+from flambeau.ops.derivative_helpers import Refusal
 from flambeau.ops.linalg import linalg_gradients as back
 from flambeau.ops.linalg.matmul import expand_batch
 from flambeau.ops.op import (

@@ -19,9 +19,9 @@ from flambeau.core.device import device
 from flambeau.core.dtype import FLOATING, bfloat16, bool_, dtype, float16, float32, float64, int64
 from flambeau.core.layout import broadcast_shapes, expand_strides, view_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine, output_rate
+from flambeau.driver.protocol import Body, Kernel, Launch, Routine, output_rate
 from flambeau.ops.autocast_rules import LOWER
-from flambeau.ops.gradients import conj, refuse_derivative
+from flambeau.ops.derivative_helpers import conj, refuse_derivative
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import ALL, wide

@@ -9,7 +9,7 @@ import numpy as np
 
 from flambeau.core.dtype import complex64, complex128, dtype, int32, int64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, Kernel, Launch, Routine
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import NUMBERS

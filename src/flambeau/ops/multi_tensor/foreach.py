@@ -21,7 +21,7 @@ from flambeau.core.dtype import dtype, float64
 from flambeau.core.frozen import Record
 from flambeau.core.layout import dense_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Lists
+from flambeau.driver.protocol import Body, HostRoutine, Kernel, Launch, Lists
 from flambeau.ops.op import (
     NOT_DIFFERENTIABLE,
     Make,

@@ -10,7 +10,7 @@ import numpy as np
 
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, Kernel, Launch, Routine
 from flambeau.ops.multi_tensor.foreach import foreach
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Make, Op, Operand, Sample, Signature, define, note, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing

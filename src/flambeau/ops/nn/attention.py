@@ -19,7 +19,7 @@ import numpy as np
 from flambeau.core.dtype import bool_, dtype
 from flambeau.core.layout import broadcast_shapes, expand_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, HostRoutine, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import LOWER
 from flambeau.ops.linalg.matmul import c_name, product_rate, round_to_tf32, uses_tf32
 from flambeau.ops.nn.attention_gradients import attention_backward, masked_scores, weights_of

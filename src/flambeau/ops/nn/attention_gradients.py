@@ -15,7 +15,7 @@ import numpy as np
 from flambeau.core.device import CPU
 from flambeau.core.dtype import bool_, dtype, from_numpy
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, Kernel, Launch, Routine
 from flambeau.ops.linalg.matmul import product_rate, round_to_tf32, uses_tf32
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device, table
 from flambeau.ops.pointwise.compute_dtype import to_computing

@@ -14,11 +14,11 @@ import numpy as np
 
 from flambeau.core.dtype import INTEGRAL, complex32, dtype, float64, int64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, HostRoutine, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import LOWER
-from flambeau.ops.gradients import conj
+from flambeau.ops.derivative_helpers import conj
 from flambeau.ops.linalg.matmul import c_name, product_rate, round_to_tf32, uses_tf32
-from flambeau.ops.nn.windows import Ints, pad_axes, spread, taps, windows
+from flambeau.ops.nn.sliding_windows import Ints, pad_axes, spread, taps, windows
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATING_OR_COMPLEX, INTEGERS, REFUSED

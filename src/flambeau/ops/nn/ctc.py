@@ -17,9 +17,9 @@ import numpy as np
 
 from flambeau.core.dtype import dtype, float32, float64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import FLOAT32_ON_CPU
-from flambeau.ops.gradients import refuse_derivative
+from flambeau.ops.derivative_helpers import refuse_derivative
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 
 Array = np.ndarray[Any, Any]

@@ -15,9 +15,9 @@ import numpy as np
 
 from flambeau.core.dtype import dtype, float64, uint8
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA
-from flambeau.ops.nn.windows import summed_at
+from flambeau.ops.nn.sliding_windows import summed_at
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATS

@@ -15,7 +15,7 @@ from flambeau.core.dtype import dtype, int64, uint8
 from flambeau.core.layout import expand_strides
 from flambeau.core.meta import Meta
 from flambeau.core.typeinfo import finfo
-from flambeau.driver.api import Body, Expression, Fold, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, Expression, Fold, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import FLOAT32, AutocastRule
 from flambeau.ops.op import (
     NOT_DIFFERENTIABLE,

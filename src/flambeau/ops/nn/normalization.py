@@ -15,9 +15,9 @@ import numpy as np
 from flambeau.core.dtype import dtype
 from flambeau.core.layout import result_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, HostRoutine, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA
-from flambeau.ops.gradients import laid
+from flambeau.ops.derivative_helpers import laid
 from flambeau.ops.nn import normalization_gradients as gradients
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, note, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing

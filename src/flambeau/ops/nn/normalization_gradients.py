@@ -20,8 +20,8 @@ import numpy as np
 from flambeau.core.dtype import dtype
 from flambeau.core.layout import Strides, contiguous_strides, result_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
-from flambeau.ops.gradients import refuse_derivative
+from flambeau.driver.protocol import Body, Kernel, Launch, Routine
+from flambeau.ops.derivative_helpers import refuse_derivative
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATS, wide

@@ -14,10 +14,10 @@ import numpy as np
 
 from flambeau.core.dtype import bool_, dtype, int64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, HostRoutine, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import FLOAT32_ON_CPU, VOLUMES_ON_CPU
 from flambeau.ops.nn import pooling_gradients as gradients
-from flambeau.ops.nn.windows import Array, Ints, Windows, bounds_of, divisors, pad_axes, taps
+from flambeau.ops.nn.sliding_windows import Array, Ints, Windows, bounds_of, divisors, pad_axes, taps
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATS, NUMBERS

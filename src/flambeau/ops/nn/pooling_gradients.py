@@ -14,8 +14,8 @@ import numpy as np
 
 from flambeau.core.dtype import dtype, int64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
-from flambeau.ops.nn.windows import Array, Ints, Windows, bounds_of, divisors, summed_at
+from flambeau.driver.protocol import Body, Kernel, Launch, Routine
+from flambeau.ops.nn.sliding_windows import Array, Ints, Windows, bounds_of, divisors, summed_at
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define, one_device, table
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import FLOATS

@@ -15,7 +15,7 @@ import numpy as np
 
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, Kernel, Launch, Routine
 from flambeau.ops.linalg import matmul
 from flambeau.ops.op import Derivative, Make, Op, Operand, Rule, Sample, Signature, define, one_device
 from flambeau.ops.pointwise.compute_dtype import to_computing

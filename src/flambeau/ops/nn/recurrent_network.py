@@ -20,7 +20,7 @@ from typing import Any
 from flambeau.core.dtype import uint8
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, RecurrentMemory, RecurrentNetwork, Routine
+from flambeau.driver.protocol import Body, Kernel, Launch, RecurrentMemory, RecurrentNetwork, Routine
 from flambeau.ops.op import Op, Operand, Signature, one_device
 from flambeau.ops.pointwise.dtype_promotion import FLOATS
 

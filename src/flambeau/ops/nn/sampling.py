@@ -11,7 +11,7 @@ import numpy as np
 
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import AutocastRule
 from flambeau.ops.nn.interpolation import cubic_slopes, cubic_weights
 from flambeau.ops.nn.sampling_gradients import gradient

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.dtype import dtype
-from flambeau.driver.api import Steps
+from flambeau.driver.protocol import Steps
 from flambeau.ops.copy import caster
 from flambeau.ops.pointwise.dtype_promotion import wide
 

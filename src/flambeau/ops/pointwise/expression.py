@@ -25,9 +25,9 @@ import numpy as np
 from flambeau.core.device import CPU
 from flambeau.core.dtype import DTYPES, FLOATING, bool_, dtype, float32
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Launch, native_code
+from flambeau.driver.protocol import Expression, Launch, native_code
 from flambeau.ops.cache_blocks import BLOCK
-from flambeau.ops.gradients import zeros
+from flambeau.ops.derivative_helpers import zeros
 from flambeau.ops.op import INPUTS, MISSING, NOT_DIFFERENTIABLE, Derivative, Op, Operand, names_of
 from flambeau.ops.pointwise import activation
 from flambeau.ops.pointwise import pointwise_arithmetic as arithmetic

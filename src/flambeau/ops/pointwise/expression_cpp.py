@@ -18,7 +18,7 @@ import numpy as np
 
 from flambeau.core.dtype import FLOATING
 from flambeau.core.errors import NotSupportedError
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.op import MISSING, NOT_DIFFERENTIABLE, Op
 from flambeau.ops.pointwise import pointwise_arithmetic as arithmetic
 from flambeau.ops.pointwise import pointwise_functions as functions

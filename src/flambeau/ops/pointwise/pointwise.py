@@ -18,7 +18,7 @@ from flambeau.core.dtype import DTYPES, FLOATING, INTEGRAL, bool_, dtype, float3
 from flambeau.core.frozen import Record
 from flambeau.core.layout import broadcast_shapes, expand_strides, result_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Expression, Kernel, Launch, Steps, Work, stream_work
+from flambeau.driver.protocol import Body, Expression, Kernel, Launch, Steps, Work, stream_work
 from flambeau.ops.autocast_rules import UNCHANGED, AutocastRule
 from flambeau.ops.op import (
     MISSING,

@@ -11,9 +11,9 @@ import numpy as np
 from flambeau.core.device import CPU
 from flambeau.core.dtype import DTYPES, FLOATING, INTEGRAL, bool_, dtype
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA, WIDEST_ON_CUDA
-from flambeau.ops.gradients import conj, refuse_derivative, zeros
+from flambeau.ops.derivative_helpers import conj, refuse_derivative, zeros
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative, Operand, overload_names
 from flambeau.ops.pointwise.dtype_promotion import (
     ALL,

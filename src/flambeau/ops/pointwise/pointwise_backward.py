@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.cache_blocks import choose
-from flambeau.ops.gradients import conj, zeros
+from flambeau.ops.derivative_helpers import conj, zeros
 from flambeau.ops.op import Derivative
 from flambeau.ops.pointwise.dtype_promotion import FLOATING_OR_COMPLEX, FLOATS, NUMBERS
 from flambeau.ops.pointwise.pointwise import Pointwise, pointwise

@@ -16,7 +16,7 @@ import numpy as np
 
 from flambeau.core.dtype import bool_, dtype
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Launch, Steps
+from flambeau.driver.protocol import Body, Launch, Steps
 from flambeau.ops.copy import caster
 from flambeau.ops.pointwise.dtype_promotion import wide
 

@@ -15,10 +15,10 @@ import numpy as np
 from flambeau.core.dtype import DTYPES, bool_, dtype, float32, float64
 from flambeau.core.layout import broadcast_shapes
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.autocast_rules import FLOAT32_ON_CPU, FLOAT32_ON_CUDA, WIDEST_ON_CUDA
 from flambeau.ops.cache_blocks import choose, in_blocks
-from flambeau.ops.gradients import CONSTANT, conj, zeros
+from flambeau.ops.derivative_helpers import CONSTANT, conj, zeros
 from flambeau.ops.op import Derivative, Operand, overload_names, table
 from flambeau.ops.pointwise.dtype_promotion import (
     ALL,

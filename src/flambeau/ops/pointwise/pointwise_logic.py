@@ -11,7 +11,7 @@ import numpy as np
 from flambeau.core.dtype import DTYPES, bool_, dtype, float8_e4m3fn
 from flambeau.core.meta import Meta
 from flambeau.ops.cache_blocks import choose
-from flambeau.ops.gradients import refuse_derivative
+from flambeau.ops.derivative_helpers import refuse_derivative
 from flambeau.ops.op import Derivative, Operand
 from flambeau.ops.pointwise.dtype_promotion import ALL, BITS, INTEGERS, REALS, TO_BOOL, WIDE_UNSIGNED
 from flambeau.ops.pointwise.pointwise import Pointwise, pointwise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flambeau.driver.api import Body, Expression, Expressions, Kernel, Launch
+from flambeau.driver.protocol import Body, Expression, Expressions, Kernel, Launch
 from flambeau.ops.op import Derivative, Op, Operand, Signature
 from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.ops.pointwise.pointwise_body import Array

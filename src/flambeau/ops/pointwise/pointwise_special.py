@@ -18,7 +18,7 @@ from flambeau.core.dtype import bfloat16 as bf16
 from flambeau.core.dtype import dtype, float16, float32, float64, int32
 from flambeau.core.layout import broadcast_shapes
 from flambeau.core.typeinfo import finfo
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Derivative
 from flambeau.ops.pointwise.dtype_promotion import FLOATS, TO_FLOAT, Promotion
 from flambeau.ops.pointwise.pointwise import Pointwise, pointwise

@@ -18,7 +18,7 @@ from flambeau.core.dtype import bool_, dtype, float64, uint64
 from flambeau.core.layout import dense_strides, memory_order
 from flambeau.core.meta import Meta
 from flambeau.core.random import DrawGrid
-from flambeau.driver.api import Body, Expression, Kernel, Launch, Source
+from flambeau.driver.protocol import Body, Expression, Kernel, Launch, Source
 from flambeau.ops.op import (
     NOT_DIFFERENTIABLE,
     Derivative,

@@ -28,7 +28,7 @@ from flambeau.core.dtype import (
 from flambeau.core.layout import is_dense, memory_order
 from flambeau.core.meta import Meta
 from flambeau.core.random import Array, DrawGrid, MersenneTwister
-from flambeau.driver.api import Body, Kernel, Launch, Routine, Source
+from flambeau.driver.protocol import Body, Kernel, Launch, Routine, Source
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Op, Operand, Signature, define
 from flambeau.ops.pointwise.dtype_promotion import NUMBERS, REALS, WIDE_UNSIGNED

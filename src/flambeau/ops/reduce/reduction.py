@@ -23,8 +23,8 @@ from flambeau.core.dtype import COMPLEX, FLOATING, INTEGRAL, bool_, dtype, int64
 from flambeau.core.frozen import Record
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine, Steps, Work
-from flambeau.driver.api import Fold as Form
+from flambeau.driver.protocol import Body, HostRoutine, Kernel, Launch, Routine, Steps, Work
+from flambeau.driver.protocol import Fold as Form
 from flambeau.ops.autocast_rules import FLOAT32, FLOAT32_ON_CPU, FLOAT32_ON_CUDA, UNCHANGED, AutocastRule
 from flambeau.ops.op import (
     MISSING,
@@ -311,7 +311,7 @@ def _host(fold: Fold) -> Callable[[Launch], Body]:
     return host
 
 
-# -- what real GPUs fold: see `Fold` in driver/api.py ------------------------------------------------------
+# -- what real GPUs fold: see `Fold` in driver/protocol.py ------------------------------------------------------
 
 
 def _form(
@@ -657,7 +657,7 @@ median = reduction(
     empty=_needs_dim,
     dtypes=_NUMBERS,
     global_form=False,
-    cuda=Routine("index.ranks:median"),
+    cuda=Routine("index.order_statistics:median"),
     work=row_work.rank,
     workspace=workspaces.nothing,
     derivative=Derivative(
@@ -672,7 +672,7 @@ nanmedian = reduction(
     empty=_needs_dim,
     dtypes=_NUMBERS,
     global_form=False,
-    cuda=Routine("index.ranks:nanmedian"),
+    cuda=Routine("index.order_statistics:nanmedian"),
     work=row_work.rank,
     workspace=workspaces.nothing,
     derivative=Derivative(
@@ -684,7 +684,7 @@ median_all = reduction(
     reduce_rows.whole_median,
     _dtypes_of_order,
     dtypes=_NUMBERS,
-    cuda=Routine("index.ranks:median"),
+    cuda=Routine("index.order_statistics:median"),
     work=row_work.rank,
     workspace=workspaces.nothing,
     derivative=Derivative(
@@ -697,7 +697,7 @@ nanmedian_all = reduction(
     partial(reduce_rows.whole_median, skip_nan=True),
     _dtypes_of_order,
     dtypes=_NUMBERS,
-    cuda=Routine("index.ranks:nanmedian"),
+    cuda=Routine("index.order_statistics:nanmedian"),
     work=row_work.rank,
     workspace=workspaces.nothing,
     derivative=Derivative(
@@ -713,7 +713,7 @@ mode = reduction(
     empty=_needs_dim,
     dtypes=REALS,
     global_form=False,
-    cuda=Routine("index.ranks:mode"),
+    cuda=Routine("index.order_statistics:mode"),
     derivative=Derivative(lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params)),
 )
 
@@ -729,7 +729,7 @@ def _check_rank(x: Meta, dims: tuple[int, ...], extra: tuple[Any, ...]) -> None:
 kthvalue = reduction(
     "kthvalue", reduce_rows.kthvalue, _dtypes_of_order, also=("index",), empty=_needs_dim, dtypes=_NUMBERS,
     extra=((1,), (2,)), global_form=False,
-    check=_check_rank, cuda=Routine("index.ranks:kthvalue"), work=row_work.kth_value,
+    check=_check_rank, cuda=Routine("index.order_statistics:kthvalue"), work=row_work.kth_value,
     workspace=workspaces.nothing,
     derivative=Derivative(
         lambda grad, out1, metas, params: place_back(grad, out1, metas[0], params),
@@ -775,7 +775,13 @@ quantile = define(
     Op(
         "quantile",
         _quantile_rule,
-        Kernel("quantile", _quantile_host, _flops, cuda=Routine("index.ranks:quantile"), work=row_work.rank),
+        Kernel(
+            "quantile",
+            _quantile_host,
+            _flops,
+            cuda=Routine("index.order_statistics:quantile"),
+            work=row_work.rank,
+        ),
         FLOATING_OR_COMPLEX[2:4],
         _quantile_samples,
         derivative=Derivative(quantile_back, quantile_levels_back),

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from flambeau.core.dtype import int64
-from flambeau.ops.gradients import by_place, conj, count, restore_dims, shared_among
+from flambeau.ops.derivative_helpers import by_place, conj, count, restore_dims, shared_among
 
 
 def summed_back(grad: Any, metas: Any, params: Any) -> Any:

@@ -26,9 +26,9 @@ from flambeau.core.dtype import (
 from flambeau.core.errors import devices_differ
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine, Scan, Work
+from flambeau.driver.protocol import Body, HostRoutine, Kernel, Launch, Routine, Scan, Work
 from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA, UNCHANGED, AutocastRule
-from flambeau.ops.gradients import by_place, conj, refuse_derivative
+from flambeau.ops.derivative_helpers import by_place, conj, refuse_derivative
 from flambeau.ops.index_common import as_counted
 from flambeau.ops.op import (
     MISSING,

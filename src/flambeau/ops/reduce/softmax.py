@@ -10,7 +10,7 @@ import numpy as np
 from flambeau.core.dtype import dtype
 from flambeau.core.layout import wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, HostRoutine, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, HostRoutine, Kernel, Launch, Routine
 from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.pointwise.compute_dtype import to_computing

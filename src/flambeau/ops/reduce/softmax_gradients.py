@@ -10,7 +10,7 @@ import numpy as np
 from flambeau.core.dtype import dtype
 from flambeau.core.layout import expand_strides, wrap_dim
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Expression, Fold, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, Expression, Fold, Kernel, Launch, Routine
 from flambeau.ops.op import (
     NOT_DIFFERENTIABLE,
     Derivative,

@@ -13,7 +13,7 @@ import numpy as np
 from flambeau.core.device import CPU
 from flambeau.core.dtype import BOOL, DTYPES, complex64, complex128, dtype, float32, float64, int64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Expression, Kernel, Launch
+from flambeau.driver.protocol import Body, Expression, Kernel, Launch
 from flambeau.ops.copy import caster
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.work import element_work

@@ -17,7 +17,7 @@ from flambeau.core.layout import (
     wrap_dim,
 )
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Expression, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, Expression, Kernel, Launch, Routine
 from flambeau.ops.copy import caster
 from flambeau.ops.index_common import fit
 from flambeau.ops.op import (

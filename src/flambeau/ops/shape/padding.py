@@ -14,7 +14,7 @@ import numpy as np
 from flambeau.core.dtype import DTYPES, bool_, dtype, int64
 from flambeau.core.layout import dense_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Kernel, Launch, Routine
+from flambeau.driver.protocol import Body, Kernel, Launch, Routine
 from flambeau.ops.op import Derivative, Make, Op, Operand, Sample, Signature, define
 from flambeau.ops.work import element_work
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch, Work, distinct_bytes, stream_work
+from flambeau.driver.protocol import Launch, Work, distinct_bytes, stream_work
 
 _LONG_FORMULA = 4  # number of statements beyond which PyTorch uses several kernels
 

@@ -6,7 +6,7 @@ import math
 
 from flambeau.core.frozen import Record
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch, MatrixProduct, Work, stream_work
+from flambeau.driver.protocol import Launch, MatrixProduct, Work, stream_work
 from flambeau.ops.work.element_work import CYCLES_OF_A_MICROSECOND, MULTIPROCESSORS, pass_over
 
 _VECTOR = 16  # bytes of the widest load

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from flambeau.core.frozen import Record
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.work.element_work import MULTIPROCESSORS, source_of
 
 # Note [The plan of a reduction]

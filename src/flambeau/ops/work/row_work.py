@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch, Work, distinct_bytes, stream_work
+from flambeau.driver.protocol import Launch, Work, distinct_bytes, stream_work
 from flambeau.ops.work.element_work import CYCLES_OF_A_MICROSECOND, MULTIPROCESSORS, pass_over, source_of
 from flambeau.ops.work.reduction_plan import plan_reduction, reduced_dims
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch, Work, distinct_bytes
+from flambeau.driver.protocol import Launch, Work, distinct_bytes
 from flambeau.ops.work.element_work import CYCLES_OF_A_MICROSECOND, source_of
 
 

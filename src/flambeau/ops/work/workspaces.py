@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.ops.work.convolution_work import copied_operands
 from flambeau.ops.work.element_work import source_of
 from flambeau.ops.work.product_work import first_operands

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flambeau.optim.lr_scheduler.base import LRScheduler
-from flambeau.optim.lr_scheduler.composed import ChainedScheduler, SequentialLR
+from flambeau.optim.lr_scheduler.combined_schedulers import ChainedScheduler, SequentialLR
 from flambeau.optim.lr_scheduler.curves import (
     ConstantLR,
     CosineAnnealingLR,

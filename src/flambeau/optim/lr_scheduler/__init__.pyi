@@ -2,7 +2,7 @@
 """The names of torch.optim.lr_scheduler."""
 
 
-from flambeau.optim.lr_scheduler.composed import ChainedScheduler as ChainedScheduler
+from flambeau.optim.lr_scheduler.combined_schedulers import ChainedScheduler as ChainedScheduler
 from flambeau.optim.lr_scheduler.curves import ConstantLR as ConstantLR
 from flambeau.optim.lr_scheduler.curves import CosineAnnealingLR as CosineAnnealingLR
 from flambeau.optim.lr_scheduler.curves import CosineAnnealingWarmRestarts as CosineAnnealingWarmRestarts
@@ -16,10 +16,10 @@ from flambeau.optim.lr_scheduler.curves import MultiplicativeLR as Multiplicativ
 from flambeau.optim.lr_scheduler.cycles import OneCycleLR as OneCycleLR
 from flambeau.optim.lr_scheduler.curves import PolynomialLR as PolynomialLR
 from flambeau.optim.lr_scheduler.plateau import ReduceLROnPlateau as ReduceLROnPlateau
-from flambeau.optim.lr_scheduler.composed import SequentialLR as SequentialLR
+from flambeau.optim.lr_scheduler.combined_schedulers import SequentialLR as SequentialLR
 from flambeau.optim.lr_scheduler.curves import StepLR as StepLR
 from flambeau.optim.lr_scheduler import base as base
-from flambeau.optim.lr_scheduler import composed as composed
+from flambeau.optim.lr_scheduler import combined_schedulers as combined_schedulers
 from flambeau.optim.lr_scheduler import curves as curves
 from flambeau.optim.lr_scheduler import cycles as cycles
 from flambeau.optim.lr_scheduler import plateau as plateau

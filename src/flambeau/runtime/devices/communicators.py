@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from flambeau.runtime import system
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 
 _made: dict[tuple[Context, ...], list[int]] = {}
 _lock = threading.Lock()

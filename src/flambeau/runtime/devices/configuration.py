@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from flambeau.core.frozen import Value
-from flambeau.driver.registry import why_no_gpu
+from flambeau.driver.driver_registry import why_no_gpu
 from flambeau.runtime.memory.placement import DEFAULT, check_placement
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.core.ipc.shared_memory import Door, Mapping, birth
 from flambeau.core.ipc.shared_slots import Receipt, Senders, Slots, finish, is_slot
 from flambeau.runtime import current, system
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.devices.machine import Machine
 from flambeau.runtime.memory.blocks import Block
 from flambeau.runtime.memory.pending_frees import UseEvent

@@ -13,13 +13,13 @@ from typing import Any
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.flags import flags
-from flambeau.driver.api import native_library
-from flambeau.driver.registry import cudnn_version, driver_versions, nccl_version, why_no_gpu
+from flambeau.driver.driver_registry import cudnn_version, driver_versions, nccl_version, why_no_gpu
+from flambeau.driver.protocol import native_library
 from flambeau.runtime import system
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.devices import configuration, library_plans, peers
 from flambeau.runtime.devices.machine import visible_by_default
-from flambeau.runtime.memory.statistics import format_size
+from flambeau.runtime.memory.allocator_statistics import format_size
 
 _PACKAGES = (
     "flambeau", "numpy", "ml_dtypes", "scipy", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cublas",

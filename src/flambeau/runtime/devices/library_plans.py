@@ -6,9 +6,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 from flambeau.runtime import system
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 
 CAPACITY = 4096  # plans per device, PyTorch's default
 

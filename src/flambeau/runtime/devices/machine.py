@@ -12,10 +12,10 @@ from flambeau.core import errors
 from flambeau.core.callsite import Site, caller, warn_program
 from flambeau.core.device import device
 from flambeau.core.meta import Meta, set_aside, take_up
-from flambeau.driver.api import Driver
-from flambeau.driver.registry import open_driver
+from flambeau.driver.driver_registry import open_driver
+from flambeau.driver.protocol import Driver
 from flambeau.runtime import current
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.devices import configuration
 from flambeau.runtime.devices.configuration import Settings
 from flambeau.runtime.hooks import launch_deferral

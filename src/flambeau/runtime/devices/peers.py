@@ -18,10 +18,10 @@ import numpy as np
 
 from flambeau.core.callsite import warn_program
 from flambeau.core.errors import OutOfMemoryError
-from flambeau.core.memory import array_at
-from flambeau.driver.api import Driver, HostMemory
+from flambeau.core.host_arrays import array_at
+from flambeau.driver.protocol import Driver, HostMemory
 from flambeau.runtime import system
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.devices import configuration
 
 NBYTES = 1 << 16  # bytes of the pattern

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flambeau.core.callsite import Site, caller, place
-from flambeau.driver.api import Executable
-from flambeau.runtime.context import AllocatedBlock, Context
+from flambeau.driver.protocol import Executable
+from flambeau.runtime.device_context import AllocatedBlock, Context
 from flambeau.runtime.hooks import launch_hooks, memory_hooks
 from flambeau.runtime.memory.private_pool import PrivatePool
 

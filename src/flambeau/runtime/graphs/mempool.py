@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from flambeau.core.names import not_copied
+from flambeau.core.public_names import not_copied
 from flambeau.runtime import current
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.runtime.memory.allocator import CachingAllocator
 from flambeau.runtime.memory.private_pool import NOBODY, PoolId, PrivatePool, as_id

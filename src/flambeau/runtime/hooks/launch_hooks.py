@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from flambeau.core.flags import flags
-from flambeau.driver.api import Executable, Launcher
+from flambeau.driver.protocol import Executable, Launcher
 
 
 class LaunchSubscriber(Protocol):

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flambeau.core.flags import flags
-from flambeau.runtime.context import AllocatedBlock, Context
+from flambeau.runtime.device_context import AllocatedBlock, Context
 
 if TYPE_CHECKING:
     from flambeau.runtime.streams.accelerator_stream import Stream

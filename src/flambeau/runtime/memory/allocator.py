@@ -19,8 +19,9 @@ from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ref
 
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.memory.allocator_config import SMALL_REQUEST, TOO_MUCH, WITHIN, Policy, from_environment
+from flambeau.runtime.memory.allocator_statistics import Ledger
 from flambeau.runtime.memory.blocks import Block, Pool, pop_newest, prepare_entries
 from flambeau.runtime.memory.deferred_frees import DeferredFrees
 from flambeau.runtime.memory.event_log import LONG, EventLog
@@ -38,7 +39,6 @@ from flambeau.runtime.memory.private_pool import PoolId, PrivatePool
 from flambeau.runtime.memory.reentrant_lock import AllocatorLock
 from flambeau.runtime.memory.resources import Resource
 from flambeau.runtime.memory.segments import Segments
-from flambeau.runtime.memory.statistics import Ledger
 from flambeau.runtime.streams.stream_order import StreamActivity
 
 if TYPE_CHECKING:

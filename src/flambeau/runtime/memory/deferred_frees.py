@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
+from flambeau.runtime.memory.allocator_statistics import Tally
 from flambeau.runtime.memory.blocks import Block, prepare_entries
 from flambeau.runtime.memory.log_entries import DONE, DONE_PART, REQUEST, Entry
 from flambeau.runtime.memory.pending_frees import PendingFrees, UseEvent
 from flambeau.runtime.memory.reentrant_lock import AllocatorLock
 from flambeau.runtime.memory.segments import Segments
-from flambeau.runtime.memory.statistics import Tally
 from flambeau.runtime.streams.stream_order import NEVER
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from flambeau.runtime.memory.allocator_statistics import ALL, ALLOCATED_BYTES, Ledger, allocated_bytes_of
 from flambeau.runtime.memory.blocks import Block
 from flambeau.runtime.memory.history import Columns, History, Recording
 from flambeau.runtime.memory.log_entries import Batch, Entry
 from flambeau.runtime.memory.reentrant_lock import AllocatorLock
-from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, Ledger, allocated_bytes_of
 
 LONG: Final = 2048
 """So many entries are to be settled."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Container, Iterator
 
 from flambeau.core.callsite import warn_program
 from flambeau.core.errors import OutOfMemoryError
-from flambeau.driver.api import Driver
+from flambeau.driver.protocol import Driver
 from flambeau.runtime.memory.allocator_config import MIB
 from flambeau.runtime.memory.blocks import Block, Pool, merge_right
 from flambeau.runtime.memory.log_entries import SMALL

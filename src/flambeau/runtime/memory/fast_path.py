@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from flambeau.driver.api import Driver
-from flambeau.runtime.context import Context
+from flambeau.driver.protocol import Driver
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.memory.blocks import Block, prepare_entries
 from flambeau.runtime.memory.event_log import LONG, EventLog
 

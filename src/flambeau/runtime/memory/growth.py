@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from flambeau.core.errors import OutOfMemoryError
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.memory.allocator_config import ROUND, SMALL_REQUEST, TOO_MUCH, Policy
 from flambeau.runtime.memory.blocks import Block, Pool, prepare_entries
 from flambeau.runtime.memory.deferred_frees import DeferredFrees

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from flambeau.core.errors import OutOfMemoryError
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 
 if TYPE_CHECKING:
     from flambeau.runtime.streams.accelerator_stream import Stream

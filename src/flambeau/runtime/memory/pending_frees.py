@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.streams.stream_order import RecordedTime
 from flambeau.runtime.streams.wait_reason import wait_reason
 

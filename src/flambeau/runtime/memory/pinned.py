@@ -17,12 +17,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from flambeau.core.errors import OutOfMemoryError
-from flambeau.driver.api import Driver, HostMemory
+from flambeau.driver.protocol import Driver, HostMemory
 from flambeau.runtime.memory.allocator_config import TOO_MUCH
+from flambeau.runtime.memory.allocator_statistics import Tally, format_size
 from flambeau.runtime.memory.free_list import FreeList, ListedBlock
 from flambeau.runtime.memory.pending_frees import PendingFrees
 from flambeau.runtime.memory.reentrant_lock import AllocatorLock
-from flambeau.runtime.memory.statistics import Tally, format_size
 from flambeau.runtime.streams.stream_order import StreamClocks
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from flambeau.core.errors import NotSupportedError, OutOfMemoryError
-from flambeau.driver.api import Driver
-from flambeau.runtime.memory.statistics import Tally, format_size
+from flambeau.driver.protocol import Driver
+from flambeau.runtime.memory.allocator_statistics import Tally, format_size
 
 ALIGNED = 256
 """Bytes that all device memory is aligned to, by the CUDA C++ Programming Guide."""

@@ -11,15 +11,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from flambeau.core.errors import OutOfMemoryError
-from flambeau.driver.api import Driver
+from flambeau.driver.protocol import Driver
 from flambeau.runtime.memory.allocator_config import Policy
+from flambeau.runtime.memory.allocator_statistics import ALL, POOLS, Tally
 from flambeau.runtime.memory.blocks import Block, Pool
 from flambeau.runtime.memory.event_log import EventLog
 from flambeau.runtime.memory.expandable_segments import Ranges
 from flambeau.runtime.memory.log_entries import CUT, GROW, MAP, SHRINK, UNMAP
 from flambeau.runtime.memory.private_pool import PoolId
 from flambeau.runtime.memory.resources import ALIGNED, DriverMemory, Resource
-from flambeau.runtime.memory.statistics import ALL, POOLS, Tally
 
 
 class Segments:

@@ -8,7 +8,7 @@ from threading import get_ident
 from typing import Any
 
 from flambeau.runtime import current
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.hooks.annotations import subscribe, unsubscribe
 from flambeau.runtime.memory.history import Recording
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from flambeau.runtime.memory.allocator import CachingAllocator
 from flambeau.runtime.memory.allocator_config import MIB, Policy
+from flambeau.runtime.memory.allocator_statistics import format_size
 from flambeau.runtime.memory.blocks import Pool
-from flambeau.runtime.memory.statistics import format_size
 from flambeau.runtime.memory_reports.replay import Event, ReplayResult, events_of, play
 from flambeau.runtime.memory_reports.snapshot import pool_id, segments, trace
 

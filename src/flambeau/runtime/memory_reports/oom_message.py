@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from flambeau.core.callsite import Site, place, source
+from flambeau.runtime.memory.allocator_statistics import ALL, ALLOCATED_BYTES, format_size
 from flambeau.runtime.memory.blocks import Block, Pool
 from flambeau.runtime.memory.resources import DriverMemory
-from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, format_size
 
 if TYPE_CHECKING:
     from flambeau.runtime.memory.allocator import CachingAllocator

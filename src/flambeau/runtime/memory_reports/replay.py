@@ -16,13 +16,13 @@ from typing import Any, NamedTuple, cast
 from flambeau.core.device import device
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.core.host.gc_pause import without_collections
-from flambeau.driver.api import DeviceProperties, Driver
-from flambeau.runtime.context import Context
+from flambeau.driver.protocol import DeviceProperties, Driver
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.memory.allocator import CachingAllocator
 from flambeau.runtime.memory.allocator_config import MIB, Policy
+from flambeau.runtime.memory.allocator_statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
 from flambeau.runtime.memory.blocks import Block
 from flambeau.runtime.memory.private_pool import NOBODY, PrivatePool
-from flambeau.runtime.memory.statistics import ALL, ALLOCATED_BYTES, RESERVED_BYTES
 
 
 class Event(NamedTuple):

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from flambeau.core import errors
 from flambeau.core.device import device
 from flambeau.core.errors import NotReadyError, NotSupportedError, argument_type
-from flambeau.core.names import lacks, not_copied
+from flambeau.core.public_names import lacks, not_copied
 from flambeau.runtime import current
 from flambeau.runtime.memory.pending_frees import UseEvent
 from flambeau.runtime.streams.stream_order import RecordedTime
 
 if TYPE_CHECKING:
-    from flambeau.runtime.context import Context
+    from flambeau.runtime.device_context import Context
     from flambeau.runtime.streams.accelerator_stream import Stream
 
 _HANDLE_BYTES = 64

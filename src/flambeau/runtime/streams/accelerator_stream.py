@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from flambeau.core.device import device
 from flambeau.core.errors import argument_type
-from flambeau.core.names import lacks, not_copied
+from flambeau.core.public_names import lacks, not_copied
 from flambeau.runtime import current
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.streams import sync_debug
 from flambeau.runtime.streams.accelerator_event import Event, require_cuda
 from flambeau.runtime.streams.guards import put_back, select

@@ -6,7 +6,7 @@ import ctypes
 from typing import Any, ClassVar, Self
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.streams.accelerator_stream import Stream as AcceleratorStream
 from flambeau.runtime.streams.accelerator_stream import create_stream, fill_stream
 from flambeau.runtime.streams.event import Event

@@ -1,8 +1,8 @@
 """PyTorch's package functorch, which shows the functions of `torch.func` and their former names."""
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.func import functionalize, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
-from flambeau.func.stateless import (
+from flambeau.func.functional_modules import (
     FunctionalModule,
     FunctionalModuleWithBuffers,
     make_functional,

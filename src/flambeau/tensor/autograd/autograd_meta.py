@@ -25,9 +25,9 @@ from flambeau.ops.shape.joining import cat
 from flambeau.ops.view import View
 from flambeau.runtime import current
 from flambeau.runtime.hooks import host_work, launch_deferral
+from flambeau.tape.autograd_node import LEAF_SEQUENCE, Edge, Leaf, Node
 from flambeau.tape.mode import mode, recording
-from flambeau.tape.node import LEAF_SEQUENCE, Edge, Leaf, Node
-from flambeau.tensor import dispatch, interception, layouts
+from flambeau.tensor import dispatch, interception, layout_functions
 from flambeau.tensor.arguments.extents import out_of_bounds
 from flambeau.tensor.autograd.grad_validation import callers, fit_gradient, forget_base, zeros_of
 from flambeau.tensor.autograd.inplace_checks import explain_refusal
@@ -185,7 +185,7 @@ def run(view: View, t: Tensor, *params: Any) -> Tensor:
         plan = _find_view_plan((view, params, t.meta))
     if plan is None:
         if t.meta.sparse:
-            return layouts.run_view(view, t, params)
+            return layout_functions.run_view(view, t, params)
         if interception.count:
             seen = interception.intercept_view(view, t, params)
             if seen is not NotImplemented:
@@ -288,7 +288,7 @@ def run_several(
 ) -> tuple[Tensor, ...]:
     """Return several views of `t` that are the outputs of one node."""
     if t.meta.sparse:
-        return tuple([layouts.run_view(view, t, params) for view, params in parts])
+        return tuple([layout_functions.run_view(view, t, params) for view, params in parts])
     if interception.count:
         seen = interception.intercept_views(kind, t, dim, parts)
         if seen is not NotImplemented:

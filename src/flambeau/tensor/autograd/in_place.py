@@ -14,7 +14,7 @@ from typing import Any
 
 from flambeau.core.dtype import FLOATING
 from flambeau.core.meta import Meta
-from flambeau.tape.node import Edge, Leaf, Node
+from flambeau.tape.autograd_node import Edge, Leaf, Node
 from flambeau.tensor.autograd.autograd_meta import edge_of, replay, requires_grad
 from flambeau.tensor.autograd.inplace_checks import require_changeable
 from flambeau.tensor.autograd.node_classes import node_class

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from flambeau.tape.autograd_node import Leaf
 from flambeau.tape.mode import mode
-from flambeau.tape.node import Leaf
 from flambeau.tensor.autograd.node_classes import RecordedShape
 from flambeau.tensor.autograd.saved import operation_name
 from flambeau.tensor.tensor import CUSTOM, INFERENCE, NO_GRAD, SEVERAL, AutogradMeta, Tensor

@@ -9,8 +9,8 @@ from typing import Any
 from flambeau.core.layout import contiguous_strides, is_dense
 from flambeau.core.meta import Meta
 from flambeau.runtime.hooks import launch_deferral
+from flambeau.tape.autograd_node import Leaf
 from flambeau.tape.mode import mode
-from flambeau.tape.node import Leaf
 from flambeau.tensor import dispatch, interception
 from flambeau.tensor.tensor import AutogradMeta, Tensor
 

@@ -8,7 +8,7 @@ from typing import Any
 from flambeau.core.meta import Meta
 from flambeau.ops.op import Op
 from flambeau.ops.view import View
-from flambeau.tape.node import Edge, Node
+from flambeau.tape.autograd_node import Edge, Node
 
 
 class RecordedShape(Node):

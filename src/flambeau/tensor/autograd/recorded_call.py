@@ -7,8 +7,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from flambeau.ops.op import INPUTS, MISSING, Derivative, Op, names_of, table
+from flambeau.tape.autograd_node import Node
 from flambeau.tape.mode import mode
-from flambeau.tape.node import Node
 from flambeau.tensor import dispatch, interception
 from flambeau.tensor.autograd.grad_validation import callers, fit_gradient, zeros_of
 from flambeau.tensor.autograd.saved import FREED, SavedTensor

@@ -11,8 +11,8 @@ from flambeau.core.meta import Meta
 from flambeau.ops.op import NOT_DIFFERENTIABLE
 from flambeau.runtime import current
 from flambeau.runtime.hooks import host_work
+from flambeau.tape.autograd_node import LEAF_SEQUENCE, Edge, next_sequence
 from flambeau.tape.mode import mode
-from flambeau.tape.node import LEAF_SEQUENCE, Edge, next_sequence
 from flambeau.tensor.autograd.autograd_meta import edge_of, node_of, requires_grad
 from flambeau.tensor.autograd.node_classes import node_class
 from flambeau.tensor.autograd.recorded_call import RecordedCall, SavedSpec

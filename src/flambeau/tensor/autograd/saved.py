@@ -13,8 +13,8 @@ from typing import Any
 
 from flambeau.core.dtype import FLOATING
 from flambeau.core.meta import Meta
+from flambeau.tape.autograd_node import Edge, Leaf, Node
 from flambeau.tape.mode import mode, recording
-from flambeau.tape.node import Edge, Leaf, Node
 from flambeau.tensor import dispatch, interception
 from flambeau.tensor.storage import Storage, is_pending
 from flambeau.tensor.tensor import AutogradMeta, Counter, Tensor, make, make_deferred, new_object

@@ -12,8 +12,8 @@ from flambeau.core.callsite import warn_program
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, dtype
 from flambeau.core.flags import flags
+from flambeau.core.host_arrays import address_of
 from flambeau.core.layout import contiguous_strides
-from flambeau.core.memory import address_of
 from flambeau.core.meta import Meta
 from flambeau.ops.copy import caster
 from flambeau.runtime import system

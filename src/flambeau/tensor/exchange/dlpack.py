@@ -27,7 +27,7 @@ from flambeau.core.dtype import DTYPES, dtype
 from flambeau.core.layout import contiguous_strides
 from flambeau.core.meta import Meta
 from flambeau.runtime import current, system
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.streams.stream import Stream
 from flambeau.runtime.streams.wait_reason import wait_reason
 from flambeau.tensor.arguments.extents import require_backed, require_layout

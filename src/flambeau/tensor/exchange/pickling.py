@@ -2,9 +2,9 @@
 
 # Note [What a pickled tensor is]
 As in PyTorch: a call of `rebuild` with the public storage object, offset, size and stride. A checkpoint's pickler
-replaces the storage object by an id and writes its bytes to a separate record (serialization/writer.py); a plain pickle
-includes the `Storage` and its bytes. All tensors over one storage refer to the same `Storage` object, so the memo of
-the pickle or of `deepcopy` keeps them over one storage.
+replaces the storage object by an id and writes its bytes to a separate record (serialization/pickle_writer.py); a plain
+pickle includes the `Storage` and its bytes. All tensors over one storage refer to the same `Storage` object, so the
+memo of the pickle or of `deepcopy` keeps them over one storage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flambeau.core.device import CPU, META
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import type_name
 from flambeau.core.meta import Meta
-from flambeau.tensor import dispatch, layouts
+from flambeau.tensor import dispatch, layout_functions
 from flambeau.tensor.arguments.extents import require_layout
 from flambeau.tensor.arguments.options import place
 from flambeau.tensor.arguments.public import method
@@ -59,7 +59,7 @@ def __reduce_ex__(self: Tensor, protocol: Any) -> Any:
 def _recipe(t: Tensor) -> tuple[Any, tuple[Any, ...]]:
     meta = t.meta
     if meta.sparse:
-        return rebuild_sparse, layouts.find("recipe")(t)
+        return rebuild_sparse, layout_functions.find("recipe")(t)
     kind = meta.dtype
     if meta.device is META:
         return rebuild_meta, (kind, meta.shape, meta.strides, t.requires_grad)
@@ -75,7 +75,7 @@ def rebuild_sparse(layout: Any, data: Any) -> Tensor:
     Raises:
         RuntimeError or TypeError: If they do not fit together.
     """
-    made: Tensor = layouts.find("rebuild")(layout, data)
+    made: Tensor = layout_functions.find("rebuild")(layout, data)
     return made
 
 

@@ -21,9 +21,9 @@ from weakref import WeakValueDictionary
 
 from flambeau.core import dtype as dtypes
 from flambeau.core.errors import NotSupportedError
+from flambeau.core.host_arrays import bytes_at
 from flambeau.core.ipc.shared_memory import Anonymous, Door, Mapping, anonymous, key_of
 from flambeau.core.ipc.shared_slots import Senders, Slots, finish
-from flambeau.core.memory import bytes_at
 from flambeau.core.meta import Meta
 from flambeau.runtime import current, system
 from flambeau.runtime.devices import device_ipc

@@ -27,8 +27,8 @@ from flambeau.core.dtype import dtype
 from flambeau.core.errors import NO_META_DATA, argument_type
 from flambeau.core.flags import flags
 from flambeau.core.host import host_memory
+from flambeau.core.host_arrays import array_at
 from flambeau.core.layout import contiguous_strides, is_dense, may_self_overlap
-from flambeau.core.memory import array_at
 from flambeau.core.meta import Meta
 from flambeau.ops import copy as ops
 from flambeau.runtime import current, system
@@ -38,7 +38,7 @@ from flambeau.runtime.streams.accelerator_event import Event
 from flambeau.runtime.streams.accelerator_stream import Stream
 from flambeau.runtime.streams.wait_reason import wait_reason
 from flambeau.tape.mode import mode, recording
-from flambeau.tensor import dispatch, interception, layouts
+from flambeau.tensor import dispatch, interception, layout_functions
 from flambeau.tensor.arguments.extents import require_backed
 from flambeau.tensor.arguments.options import kind_of, place, place_copy, shape_of
 from flambeau.tensor.arguments.public import both, method, method_and_function
@@ -94,7 +94,7 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False, **old: Any) -> Ten
     if interception.count and dispatch.is_shown((self, src)):
         dispatch.show("copy_", self, src, non_blocking)
     elif self.meta.sparse or src.meta.sparse:
-        layouts.find("copy_")(self, src)
+        layout_functions.find("copy_")(self, src)
     elif self.meta is not src.meta or self.memory is not src.memory or self.ptr != src.ptr:
         write(self, src, non_blocking)
     self.counter.version += 1
@@ -444,7 +444,7 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return self if args[0] is meta.dtype else unary(ops.copy, self, (args[0], meta.shape))
     where, kind, non_blocking, copy, form = to_arguments(args, kwargs)
     if meta.sparse:
-        return layouts.find("to")(self, where, kind, non_blocking, copy)
+        return layout_functions.find("to")(self, where, kind, non_blocking, copy)
     if form is None:
         strides = meta.strides if _dense(meta) else strides_like(meta, None)
     else:
@@ -640,7 +640,7 @@ def record_stream(self: Tensor, stream: Any) -> None:
             "Could not run 'aten::record_stream' with arguments from the 'CPU' backend."
         )
     if self.meta.sparse:
-        layouts.find("for_parts")(self, lambda part: record_stream(part, stream))
+        layout_functions.find("for_parts")(self, lambda part: record_stream(part, stream))
         return
     system.require_open(stream.context)
     system.require_open(self.memory.context)
@@ -666,7 +666,7 @@ def record_use(self: Tensor, event: Event) -> None:
     if self.meta.device is CPU:
         raise NotImplementedError("Could not run 'record_use' with arguments from the 'CPU' backend.")
     if self.meta.sparse:
-        layouts.find("for_parts")(self, lambda part: record_use(part, event))
+        layout_functions.find("for_parts")(self, lambda part: record_use(part, event))
         return
     mark = event.lend()
     system.require_open(mark.context)
@@ -716,7 +716,7 @@ def fill_(self: Tensor, value: Any) -> Tensor:
         raise TypeError(argument_type("fill_", "value", 1, "Number", value))
     number = ops.checked_scalar(value, self.meta.dtype)
     if self.meta.sparse:
-        return layouts.find("fill_")(self, number)
+        return layout_functions.find("fill_")(self, number)
     if interception.count and dispatch.is_shown((self,)):
         return _fill_shown(self, "fill_.Scalar", number, ops.fill)
     target = _once(self)

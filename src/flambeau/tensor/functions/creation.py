@@ -23,7 +23,7 @@ from flambeau.ops.copy import checked_scalar, require_64_bits
 from flambeau.ops.shape import creation as ops
 from flambeau.runtime import current, system
 from flambeau.runtime.hooks import host_work
-from flambeau.tensor import dispatch, interception, layouts
+from flambeau.tensor import dispatch, interception, layout_functions
 from flambeau.tensor.arguments.arg_errors import IntTuple, Number
 from flambeau.tensor.arguments.extents import ints_of, require_layout
 from flambeau.tensor.arguments.options import (
@@ -249,7 +249,7 @@ def _of_default(define: Any, sizes: tuple[Any, ...], value: int, given: Sized) -
 def _empty_sparse(layout: str, shape: Shape, options: CreationOptions) -> Tensor:
     """Return a sparse tensor without values, the result of `torch.zeros` and `torch.empty` for a sparse layout."""
     kind, device = options.kind or flags.default_dtype, options.device or default_device()
-    return layouts.find("empty")(layout, shape, kind, device)
+    return layout_functions.find("empty")(layout, shape, kind, device)
 
 
 def _of_one_value(function: str, shape: Shape, value: Any, given: Given, natural: dtype | None) -> Tensor:
@@ -318,7 +318,7 @@ def _like(function: str, input: Any, given: Given) -> tuple[Meta, CreationOption
         raise TypeError(argument_type(function, "input", 1, "Tensor", input))
     options = CreationOptions(function, given)
     if input.meta.sparse:
-        raise layouts.not_implemented(function, (input,))
+        raise layout_functions.not_implemented(function, (input,))
     if not given and input.meta.plain:
         return input.meta, options
     strides = strides_like(input.meta, options.memory_format)
@@ -331,7 +331,7 @@ def _like(function: str, input: Any, given: Given) -> tuple[Meta, CreationOption
 def empty_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
     """Return an uninitialized tensor of the shape, dtype, device and memory order of `input`."""
     if isinstance(input, Tensor) and input.meta.sparse:
-        return layouts.find("like")(input, CreationOptions("empty_like", given))
+        return layout_functions.find("like")(input, CreationOptions("empty_like", given))
     return _empty(*_like("empty_like", input, given))
 
 
@@ -341,7 +341,7 @@ def empty_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
 def zeros_like(input: Tensor, **given: Unpack[Given]) -> Tensor:
     """Return zeros in the shape, dtype, device and memory order of `input`."""
     if isinstance(input, Tensor) and input.meta.sparse:
-        return layouts.find("like")(input, CreationOptions("zeros_like", given))
+        return layout_functions.find("like")(input, CreationOptions("zeros_like", given))
     meta, options = _like("zeros_like", input, given)
     return _constant(meta, 0, options)
 
@@ -380,7 +380,7 @@ def _new_like(
 def new_empty(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """Return an uninitialized tensor with this tensor's device and dtype."""
     if self.meta.sparse:
-        return layouts.find("new_empty")(*_new_like(self, "new_empty", sizes, given), self)
+        return layout_functions.find("new_empty")(*_new_like(self, "new_empty", sizes, given), self)
     return _empty(*_new_like(self, "new_empty", sizes, given))
 
 
@@ -390,7 +390,7 @@ def new_empty(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
 def new_zeros(self: Tensor, *sizes: Any, **given: Unpack[Sized]) -> Tensor:
     """Return zeros on this tensor's device and of its dtype."""
     if self.meta.sparse:
-        return layouts.find("new_empty")(*_new_like(self, "new_zeros", sizes, given), self)
+        return layout_functions.find("new_empty")(*_new_like(self, "new_zeros", sizes, given), self)
     meta, options = _new_like(self, "new_zeros", sizes, given)
     return _constant(meta, 0, options)
 

@@ -26,7 +26,7 @@ from flambeau.tensor.arguments.extents import ints_of
 from flambeau.tensor.arguments.options import integer
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.call import call, call_into
-from flambeau.tensor.outputs import deliver
+from flambeau.tensor.out_argument import deliver
 from flambeau.tensor.tensor import Tensor
 
 

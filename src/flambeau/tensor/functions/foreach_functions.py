@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.ops.op import table
 from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.tensor.functions.norms import vector_norm

@@ -15,9 +15,9 @@ from flambeau.core.meta import Meta
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.tape import engine
+from flambeau.tape.autograd_node import GradientEdge, Leaf, Node, add_hook
 from flambeau.tape.function_base import engine_node
 from flambeau.tape.mode import mode
-from flambeau.tape.node import GradientEdge, Leaf, Node, add_hook
 from flambeau.tensor import dispatch, interception
 from flambeau.tensor.arguments.public import alias, both, method
 from flambeau.tensor.arguments.typing import preserve_format

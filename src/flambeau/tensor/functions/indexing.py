@@ -27,7 +27,7 @@ from flambeau.ops.index import indexing as ops
 from flambeau.ops.index import masks, scattering
 from flambeau.ops.index_common import INDEX_TYPES
 from flambeau.ops.op import Op
-from flambeau.tensor import autocast, dispatch, interception, layouts
+from flambeau.tensor import autocast, dispatch, interception, layout_functions
 from flambeau.tensor.arguments.extents import require_data
 from flambeau.tensor.arguments.integers import LIMIT, as_int
 from flambeau.tensor.arguments.public import alias, both, functions, method, method_and_function
@@ -35,7 +35,7 @@ from flambeau.tensor.autograd.autograd_meta import run
 from flambeau.tensor.call import call, call_into, refuse_overlap
 from flambeau.tensor.exchange import data
 from flambeau.tensor.functions.views import tensors_of, unbind, unsqueeze
-from flambeau.tensor.outputs import require_dtype
+from flambeau.tensor.out_argument import require_dtype
 from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 
@@ -595,7 +595,7 @@ def gather(
 
     With `sparse_grad` the gradient of `input` is a sparse tensor of the selected elements.
     """
-    op = layouts.find("sparse_gather") if sparse_grad else scattering.gather
+    op = layout_functions.find("sparse_gather") if sparse_grad else scattering.gather
     return _into(op, out, (input, _grid_index(index)), (dim,), over_input=False)
 
 

@@ -29,7 +29,7 @@ from flambeau.tensor.exchange import data
 from flambeau.tensor.exchange.transfer import new_filled
 from flambeau.tensor.functions.indexing import index_select, without_repeats
 from flambeau.tensor.functions.views import diagonal, given_ints, ints, reshape, tensors_of, unsqueeze
-from flambeau.tensor.outputs import require_dtype
+from flambeau.tensor.out_argument import require_dtype
 from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 

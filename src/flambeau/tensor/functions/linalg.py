@@ -27,7 +27,7 @@ from flambeau.tensor.arguments.public import alias, both, function, functions
 from flambeau.tensor.arguments.typing import contiguous_format
 from flambeau.tensor.call import call, resize_to
 from flambeau.tensor.functions.random import randn
-from flambeau.tensor.outputs import deliver, require_dtype, require_no_gradient, run
+from flambeau.tensor.out_argument import deliver, require_dtype, require_no_gradient, run
 from flambeau.tensor.signatures import accepts, signatures
 from flambeau.tensor.tensor import Tensor
 

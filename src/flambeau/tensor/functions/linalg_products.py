@@ -22,7 +22,7 @@ from flambeau.tensor.arguments.public import both, function, functions
 from flambeau.tensor.arguments.typing import contiguous_format
 from flambeau.tensor.functions.linalg import inv, invert, solve, tensor_of
 from flambeau.tensor.functions.matmul import deliver_chain, multiply_chain
-from flambeau.tensor.outputs import deliver, require_dtype, run
+from flambeau.tensor.out_argument import deliver, require_dtype, run
 from flambeau.tensor.signatures import accepts, signatures
 from flambeau.tensor.tensor import Tensor
 

@@ -21,7 +21,7 @@ from flambeau.tensor.arguments.public import alias, both, function, functions, m
 from flambeau.tensor.arguments.torch_function import arm_for
 from flambeau.tensor.call import call
 from flambeau.tensor.functions import out_dtype_matmul
-from flambeau.tensor.outputs import deliver, require_dtype, run
+from flambeau.tensor.out_argument import deliver, require_dtype, run
 from flambeau.tensor.signatures import accepts, signatures
 from flambeau.tensor.tensor import Tensor
 

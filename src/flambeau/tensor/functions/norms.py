@@ -29,7 +29,7 @@ from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.autograd.composites import Composite, record_composite
 from flambeau.tensor.call import call
 from flambeau.tensor.functions.linalg import eigh, eigvalsh, linalg_svd, svdvals, tensor_of
-from flambeau.tensor.outputs import deliver, run
+from flambeau.tensor.out_argument import deliver, run
 from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 

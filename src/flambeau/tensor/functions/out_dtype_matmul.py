@@ -24,7 +24,7 @@ from flambeau.core.typeinfo import finfo
 from flambeau.ops.linalg import matmul as ops
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.tensor.arguments.public import function
-from flambeau.tensor.outputs import run
+from flambeau.tensor.out_argument import run
 from flambeau.tensor.tensor import Tensor
 
 

@@ -34,7 +34,7 @@ from flambeau.tensor.autograd.recording import record_result
 from flambeau.tensor.call import call, call_into
 from flambeau.tensor.exchange.data import tensor
 from flambeau.tensor.functions import creation
-from flambeau.tensor.outputs import deliver
+from flambeau.tensor.out_argument import deliver
 from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 

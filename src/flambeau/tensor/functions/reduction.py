@@ -28,7 +28,7 @@ from flambeau.tensor.call import call, call_into, unary
 from flambeau.tensor.exchange.data import tensor
 from flambeau.tensor.functions.norms import matrix_norm
 from flambeau.tensor.functions.views import dims_given
-from flambeau.tensor.outputs import deliver, require_dtype, run, run_cast
+from flambeau.tensor.out_argument import deliver, require_dtype, run, run_cast
 from flambeau.tensor.settings import alert_not_deterministic
 from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor

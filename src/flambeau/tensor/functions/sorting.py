@@ -16,7 +16,7 @@ from flambeau.tensor.arguments.options import integer
 from flambeau.tensor.arguments.public import both, function
 from flambeau.tensor.call import call
 from flambeau.tensor.exchange.data import tensor
-from flambeau.tensor.outputs import deliver, require_dtype, run
+from flambeau.tensor.out_argument import deliver, require_dtype, run
 from flambeau.tensor.signatures import accepts, signatures
 from flambeau.tensor.tensor import Tensor
 

@@ -25,7 +25,7 @@ from flambeau.tensor.functions.arithmetic import (
     tensor_operand,
 )
 from flambeau.tensor.functions.creation import arange
-from flambeau.tensor.outputs import deliver
+from flambeau.tensor.out_argument import deliver
 from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 

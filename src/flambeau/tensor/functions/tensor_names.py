@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 from flambeau.core.callsite import warn_program
 from flambeau.core.dtype import bfloat16, float16, float32
 from flambeau.core.errors import NotSupportedError
-from flambeau.core.names import raising_function
-from flambeau.tape.node import Leaf
+from flambeau.core.public_names import raising_function
+from flambeau.tape.autograd_node import Leaf
 from flambeau.tensor.arguments.public import alias, both, functions, method
 from flambeau.tensor.autograd.autograd_meta import edge_of, node_of
 from flambeau.tensor.tensor import Tensor

@@ -13,7 +13,7 @@ from flambeau.tensor.arguments.integers import as_int
 from flambeau.tensor.arguments.public import alias, both, function, functions, method
 from flambeau.tensor.arguments.typing import contiguous_format
 from flambeau.tensor.functions import views
-from flambeau.tensor.outputs import deliver, require_dtype
+from flambeau.tensor.out_argument import deliver, require_dtype
 from flambeau.tensor.signatures import signatures
 from flambeau.tensor.tensor import Tensor
 

@@ -19,9 +19,9 @@ from flambeau.core.layout import Shape, broadcast_shapes, plain_dim, view_stride
 from flambeau.core.meta import Meta
 from flambeau.core.size import Size, size_of
 from flambeau.ops import view as records
+from flambeau.tape.autograd_node import Leaf
 from flambeau.tape.mode import mode
-from flambeau.tape.node import Leaf
-from flambeau.tensor import dispatch, interception, layouts
+from flambeau.tensor import dispatch, interception, layout_functions
 from flambeau.tensor.arguments.arg_errors import IntTuple
 from flambeau.tensor.arguments.extents import int_of, ints_of, require_within
 from flambeau.tensor.arguments.integers import as_int, int_or_none, is_int, refuse_bool_tensors
@@ -131,7 +131,7 @@ def size(self: Tensor, dim: int | None = None) -> Any:
 def stride(self: Tensor, dim: int | None = None) -> Any:
     """Return the distance in elements between consecutive indices, of every dimension or of one."""
     if self.meta.sparse:
-        strides = layouts.find("stride")(self)
+        strides = layout_functions.find("stride")(self)
         return strides if dim is None else strides[_dim(self, dim)]
     return self.meta.strides if dim is None else self.meta.strides[_dim(self, dim)]
 

@@ -16,11 +16,11 @@ from flambeau.core.callsite import caller
 from flambeau.core.flags import flags
 from flambeau.core.host.turn_scheduler import seat
 from flambeau.core.meta import Meta
-from flambeau.driver.api import AUTOCAST, Launch, is_join
+from flambeau.driver.protocol import AUTOCAST, Launch, is_join
 from flambeau.driver.row_shares import can_fuse_held_rows
-from flambeau.ops.pointwise.fusion import can_fuse, can_fuse_join, can_fuse_rows
+from flambeau.ops.pointwise.fused_chains import can_fuse, can_fuse_join, can_fuse_rows
 from flambeau.runtime import current, system
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.tape.mode import mode
 from flambeau.tensor.fusion.divided_calls import call_parts as call_parts

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from flambeau.core.errors import DriverError, KernelPending, NotSupportedError
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
-from flambeau.driver.api import FusedStep, FusedView, Launch, Launcher
-from flambeau.ops.pointwise.fusion import fuse
+from flambeau.driver.protocol import FusedStep, FusedView, Launch, Launcher
+from flambeau.ops.pointwise.fused_chains import fuse
 from flambeau.runtime import system
-from flambeau.runtime.context import Context
+from flambeau.runtime.device_context import Context
 from flambeau.tensor.fusion import fusion_log
 
 _LIMIT = 4096  # groups, with their shapes

@@ -7,7 +7,7 @@ from typing import Any
 
 from flambeau.core.callsite import place
 from flambeau.core.logs import is_logged, log
-from flambeau.driver.api import Launch
+from flambeau.driver.protocol import Launch
 
 
 def is_on() -> bool:

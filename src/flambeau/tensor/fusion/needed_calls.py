@@ -25,8 +25,8 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Fold, Fused, FusedView, Launcher, has_held_rows, is_join, uses_index
 from flambeau.driver.fused_boxes import NotInlined, boxes, has_views
+from flambeau.driver.protocol import Fold, Fused, FusedView, Launcher, has_held_rows, is_join, uses_index
 from flambeau.tensor.fusion import fused_plans
 from flambeau.tensor.fusion.fused_plans import FusedPart, Recipe
 from flambeau.tensor.fusion.group_operands import VIEWS

@@ -23,7 +23,7 @@ from flambeau.core.callsite import Site, line_of
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Fold, Launch, holds_rows, is_join
+from flambeau.driver.protocol import Expression, Fold, Launch, holds_rows, is_join
 from flambeau.runtime.hooks import launch_deferral
 from flambeau.runtime.streams.stream import Stream
 from flambeau.tensor.fusion import fused_plans, fusion_log

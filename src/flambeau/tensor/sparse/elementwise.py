@@ -13,7 +13,7 @@ from flambeau.ops.op import Op, table
 from flambeau.ops.pointwise import pointwise_arithmetic as arithmetic
 from flambeau.ops.pointwise.pointwise import Pointwise
 from flambeau.tape.mode import mode, recording
-from flambeau.tensor import layouts
+from flambeau.tensor import layout_functions
 from flambeau.tensor.arguments.public import functions as torch
 from flambeau.tensor.autograd.autograd_meta import requires_grad
 from flambeau.tensor.autograd.in_place import begin_in_place, finish_in_place
@@ -80,13 +80,13 @@ def _map_linear(op: Op) -> Callable[..., Tensor]:
 
 _ON_VALUES = [op for op in table.values() if isinstance(op, Pointwise) and op.sparse]
 for _op in _ON_VALUES:
-    layouts.calls[_op] = (_map_linear if _op.sparse == "linear" else _map)(_op)
+    layout_functions.calls[_op] = (_map_linear if _op.sparse == "linear" else _map)(_op)
 
 
 def _power(args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
     base, exponent = args
     if isinstance(exponent, Tensor) or not isinstance(base, Tensor):
-        raise layouts.not_implemented("pow", args)
+        raise layout_functions.not_implemented("pow", args)
     if exponent == 0:
         raise RuntimeError(
             "pow: cannot raise to zeroth power on sparse tensor; it would make all elements ones, which is dense"
@@ -94,7 +94,7 @@ def _power(args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
     return map_values(base, lambda values: call(arithmetic.pow_, (values, exponent), params))
 
 
-layouts.calls[arithmetic.pow_] = _power
+layout_functions.calls[arithmetic.pow_] = _power
 
 
 def _copy(args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
@@ -112,7 +112,7 @@ def _copy(args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
     return made
 
 
-layouts.calls[copies.copy] = _copy
+layout_functions.calls[copies.copy] = _copy
 
 # -- sums -----------------------------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ def _require_alike(name: str, a: Tensor, b: Tensor) -> None:
             f"{name}: expected sizes of 'self' and 'other' to match, but {list(x.shape)} != {list(y.shape)}"
         )
     if x.layout != y.layout:
-        raise layouts.not_implemented(name, (a, b))
+        raise layout_functions.not_implemented(name, (a, b))
     if x.sparse_dim != y.sparse_dim:
         raise RuntimeError(
             f"{name}: expected 'self' and 'other' to have same number of sparse dimensions, but 'self' has "
@@ -209,7 +209,7 @@ def add_into(dense: Any, t: Tensor, alpha: Any) -> Any:
 
 _SUMS = (arithmetic.add, arithmetic.add_alpha, arithmetic.sub, arithmetic.sub_alpha)
 for _op in _SUMS:
-    layouts.calls[_op] = _sum(_op)
+    layout_functions.calls[_op] = _sum(_op)
 
 # -- products and quotients -----------------------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ def _intersect(a: Tensor, b: Tensor) -> Tensor:
     return build(first.indices.index_select(1, kept), values, meta.shape, first.coalesced)
 
 
-layouts.calls[arithmetic.mul] = _multiply
+layout_functions.calls[arithmetic.mul] = _multiply
 
 
 def _divide(op: Op) -> Callable[..., Tensor]:
@@ -275,7 +275,7 @@ def _divide(op: Op) -> Callable[..., Tensor]:
                 "for divisor)"
             )
         if not isinstance(a, Tensor) or not a.meta.sparse:
-            raise layouts.not_implemented("reciprocal", args)
+            raise layout_functions.not_implemented("reciprocal", args)
         return (linear if op is arithmetic.div else rounded)(args, params)
 
     return run
@@ -283,7 +283,7 @@ def _divide(op: Op) -> Callable[..., Tensor]:
 
 _QUOTIENTS = (arithmetic.div, arithmetic.div_floor, arithmetic.floor_divide, arithmetic.div_trunc)
 for _op in _QUOTIENTS:
-    layouts.calls[_op] = _divide(_op)
+    layout_functions.calls[_op] = _divide(_op)
 
 # -- in place -------------------------------------------------------------------------------------------------
 
@@ -332,14 +332,14 @@ def _change_by(op: Pointwise) -> Callable[..., Tensor]:
     def run(target: Tensor, args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
         if op.sparse == "values" and is_coo(target) and not storage_of(target).coalesced:
             raise RuntimeError(f"{op.name}_ requires coalesced input")
-        define = layouts.calls[op]
+        define = layout_functions.calls[op]
         return change(op, target, args, params, lambda: define(args, params))
 
     return run
 
 
 for _op in (*_ON_VALUES, *_QUOTIENTS, arithmetic.mul):
-    layouts.changes[_op] = _change_by(_op)
+    layout_functions.changes[_op] = _change_by(_op)
 
 
 def _change_by_sum(op: Pointwise) -> Callable[..., Tensor]:
@@ -357,7 +357,7 @@ def _change_by_sum(op: Pointwise) -> Callable[..., Tensor]:
 
 
 for _op in _SUMS:
-    layouts.changes[_op] = _change_by_sum(_op)
+    layout_functions.changes[_op] = _change_by_sum(_op)
 
 
 def _change_by_copy(target: Tensor, args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
@@ -374,16 +374,16 @@ def _change_by_copy(target: Tensor, args: Sequence[Any], params: tuple[Any, ...]
     return target
 
 
-layouts.changes[copies.copy] = _change_by_copy
+layout_functions.changes[copies.copy] = _change_by_copy
 
 
 def _zero(target: Tensor, args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
     if args and (isinstance(args[0], Tensor) or args[0] != 0):
-        raise layouts.not_implemented("fill_.Scalar", (target,))
+        raise layout_functions.not_implemented("fill_.Scalar", (target,))
     return change(copies.fill, target, args, params, lambda: empty_like(target))
 
 
-layouts.changes[copies.fill] = _zero
+layout_functions.changes[copies.fill] = _zero
 
 
 def empty_like(t: Tensor) -> Tensor:

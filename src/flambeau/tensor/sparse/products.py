@@ -15,7 +15,7 @@ from flambeau.ops.linalg import matmul as products
 from flambeau.ops.linalg.matmul import c_name, mismatch
 from flambeau.ops.linalg.sparse_product import csr_product
 from flambeau.tape.mode import recording
-from flambeau.tensor import layouts
+from flambeau.tensor import layout_functions
 from flambeau.tensor.arguments.public import functions as torch
 from flambeau.tensor.autograd.recording import record_result
 from flambeau.tensor.call import call
@@ -157,7 +157,7 @@ def sparse_mm(a: Tensor, b: Tensor) -> Tensor:
 
 def _mv(a: Tensor, b: Tensor) -> Tensor:
     if b.meta.sparse:
-        raise layouts.not_implemented("mv", (b,))
+        raise layout_functions.not_implemented("mv", (b,))
     with recording(False):
         made = multiply(a, b.unsqueeze(1)).squeeze(1)
     record_result(_MV, (), (a, b), (made,))
@@ -177,16 +177,16 @@ def _matmul(args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
         return _bmm(a, b)
     if b.meta.sparse and dims[1] == 2 and dims[0] > 2:  # as nn.Linear of a sparse weight
         return mm(a.reshape(-1, a.meta.shape[-1]), b).reshape(*a.meta.shape[:-1], b.meta.shape[1])
-    raise layouts.not_implemented("dot" if dims == (1, 1) else "matmul", args)
+    raise layout_functions.not_implemented("dot" if dims == (1, 1) else "matmul", args)
 
 
-layouts.calls[products.matmul] = _matmul
+layout_functions.calls[products.matmul] = _matmul
 
 
 def _bmm(a: Tensor, b: Tensor) -> Tensor:
     """Return the products of batches of sparse and strided matrices, computed with one block-diagonal matrix."""
     if b.meta.sparse or not is_coo(a):
-        raise layouts.not_implemented("bmm", (a, b))
+        raise layout_functions.not_implemented("bmm", (a, b))
     (count, n, k), (batches, inner, p) = a.meta.shape, b.meta.shape
     if (count, k) != (batches, inner):
         raise RuntimeError(
@@ -215,7 +215,7 @@ def _addmm(args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
     return add_product(added, a, b, beta, alpha, mm)
 
 
-layouts.calls[products.addmm] = _addmm
+layout_functions.calls[products.addmm] = _addmm
 
 
 def add_product(added: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any, product: Any) -> Tensor:

@@ -11,7 +11,7 @@ from flambeau.ops import view as views
 from flambeau.ops.index.indexing import index_select
 from flambeau.ops.shape import joining
 from flambeau.tape.mode import recording
-from flambeau.tensor import layouts
+from flambeau.tensor import layout_functions
 from flambeau.tensor.arguments.public import functions as torch
 from flambeau.tensor.autograd.recording import record_result
 from flambeau.tensor.sparse.elementwise import with_values
@@ -45,7 +45,7 @@ def _record_view(name: str, back: Callable[..., Any], define: Callable[..., Tens
 
 def _require_coo(name: str, t: Tensor) -> None:
     if not is_coo(t):
-        raise layouts.not_implemented(name, (t,))
+        raise layout_functions.not_implemented(name, (t,))
 
 
 def _put_elsewhere(
@@ -77,7 +77,7 @@ def _permute(t: Tensor, dims: Sequence[int]) -> Tensor:
     shape = [meta.shape[d] for d in order]
     if is_compressed(t):
         if meta.ndim != 2:
-            raise layouts.not_implemented("permute", (t,))
+            raise layout_functions.not_implemented("permute", (t,))
         storage = storage_of(t)
         layout = "sparse_csc" if meta.layout == "sparse_csr" else "sparse_csr"
         return build_compressed(layout, storage.compressed, storage.plain, storage.values, shape)
@@ -104,12 +104,14 @@ def _permuted_back(grad: Any, metas: Any, params: Any) -> Any:
     return grad.permute([order.index(d) for d in range(len(order))])
 
 
-layouts.views[views.alias] = _record_view("alias", lambda grad: grad, _alias)
-layouts.views[views.permute] = _record_view("permute", _permuted_back, _permute)
-layouts.views[views.transpose] = _record_view(
+layout_functions.views[views.alias] = _record_view("alias", lambda grad: grad, _alias)
+layout_functions.views[views.permute] = _record_view("permute", _permuted_back, _permute)
+layout_functions.views[views.transpose] = _record_view(
     "transpose", lambda grad, params: grad.transpose(*params), _swap
 )
-layouts.views[views.t] = _record_view("t", lambda grad: grad.t(), lambda t: _swap(t, 0, t.meta.ndim - 1))
+layout_functions.views[views.t] = _record_view(
+    "t", lambda grad: grad.t(), lambda t: _swap(t, 0, t.meta.ndim - 1)
+)
 
 
 def _unsqueeze(t: Tensor, dim: int) -> Tensor:
@@ -130,7 +132,7 @@ def _unsqueezed_back(grad: Any, metas: Any, params: Any) -> Any:
     return grad.select(d, 0)
 
 
-layouts.views[views.unsqueeze] = _record_view("unsqueeze", _unsqueezed_back, _unsqueeze)
+layout_functions.views[views.unsqueeze] = _record_view("unsqueeze", _unsqueezed_back, _unsqueeze)
 
 
 def _select(t: Tensor, dim: int, index: int) -> Tensor:
@@ -178,12 +180,12 @@ def place_along(t: Tensor, dim: int, index: int, shape: Sequence[int]) -> Tensor
         indices = torch["cat"]([rows[:dim], new, rows[dim:]])
 
     if dim > meta_of(t).sparse_dim:
-        raise layouts.not_implemented("select_backward", (t,))
+        raise layout_functions.not_implemented("select_backward", (t,))
     t = coalesce(t)
     return build(indices, values_of(t), shape)
 
 
-layouts.views[views.select] = _record_view("select", _selected_back, _select)
+layout_functions.views[views.select] = _record_view("select", _selected_back, _select)
 
 
 def _narrow(t: Tensor, dim: int, start: int, end: int, step: int) -> Tensor:
@@ -194,10 +196,10 @@ def _narrow(t: Tensor, dim: int, start: int, end: int, step: int) -> Tensor:
     start, end = (max(0, min(n + size if n < 0 else n, size)) for n in (start, end))
     if (start, end, step) == (0, size, 1):
         return _alias(t)
-    raise layouts.not_implemented("as_strided", (t,))
+    raise layout_functions.not_implemented("as_strided", (t,))
 
 
-layouts.views[views.slice_] = _record_view("slice", lambda grad: grad, _narrow)
+layout_functions.views[views.slice_] = _record_view("slice", lambda grad: grad, _narrow)
 
 
 def narrow_copy(t: Tensor, dim: int, start: int, length: int) -> Tensor:
@@ -215,10 +217,10 @@ def narrow_copy(t: Tensor, dim: int, start: int, length: int) -> Tensor:
     return build(indices, storage.values.index_select(0, kept), shape, storage.coalesced)
 
 
-layouts.views[views.real] = _record_view(
+layout_functions.views[views.real] = _record_view(
     "real", lambda grad, metas: grad.to(metas[0].dtype), lambda t: with_values(t, storage_of(t).values.real)
 )
-layouts.views[views.imag] = _record_view(
+layout_functions.views[views.imag] = _record_view(
     "imag",
     lambda grad, metas: grad.to(metas[0].dtype) * 1j,
     lambda t: with_values(t, storage_of(t).values.imag),
@@ -231,7 +233,7 @@ layouts.views[views.imag] = _record_view(
 def _index_select(args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
     t, index = args
     if not isinstance(t, Tensor) or not is_coo(t) or index.meta.sparse:
-        raise layouts.not_implemented("index_select", args)
+        raise layout_functions.not_implemented("index_select", args)
     with recording(False):
         made = _take(t, params[0], index)
     record_result(_INDEX_SELECT, params, args, (made,))
@@ -282,7 +284,7 @@ def _index_select_back(grad: Any, b: Any, metas: Any, params: Any) -> Any:
 
 
 _INDEX_SELECT = record("index_select", _index_select_back)
-layouts.calls[index_select] = _index_select
+layout_functions.calls[index_select] = _index_select
 
 
 def _cat(args: Sequence[Any], params: tuple[Any, ...]) -> Tensor:
@@ -368,4 +370,4 @@ def grad_slice(grad: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 _CAT = record("cat", node="CatBackward0")
 _CAT = _CAT.with_(derivative=type(_CAT.derivative)(whole=_cat_back, name="CatBackward0"))
-layouts.calls[joining.cat] = _cat
+layout_functions.calls[joining.cat] = _cat

@@ -10,7 +10,7 @@ from flambeau.ops.index.embedding import embedding
 from flambeau.ops.index.scattering import gather
 from flambeau.ops.op import Derivative
 from flambeau.tape.mode import recording
-from flambeau.tensor import layouts
+from flambeau.tensor import layout_functions
 from flambeau.tensor.arguments.public import functions as torch
 from flambeau.tensor.sparse.primitives import build
 
@@ -41,5 +41,5 @@ def _elements_named(grad: Any, b: Any, metas: Any, params: Any) -> Any:
     return build(indices, grad.reshape(-1), metas[0].shape)
 
 
-layouts.functions["sparse_embedding"] = embedding.with_(derivative=Derivative(_rows_named))
-layouts.functions["sparse_gather"] = gather.with_(derivative=Derivative(_elements_named))
+layout_functions.functions["sparse_embedding"] = embedding.with_(derivative=Derivative(_rows_named))
+layout_functions.functions["sparse_gather"] = gather.with_(derivative=Derivative(_elements_named))

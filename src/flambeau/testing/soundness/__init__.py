@@ -12,10 +12,10 @@ runs such programs on virtual GPUs and checks that
 `python -m flambeau.testing.soundness --seed 1 --count 1000` does that from the command line. See docs/determinism.md.
 """
 
-from flambeau.testing.soundness.generator import FEATURES, generate
 from flambeau.testing.soundness.hunt import Hunt
 from flambeau.testing.soundness.model import Model
+from flambeau.testing.soundness.program_generator import FEATURES, generate
+from flambeau.testing.soundness.program_steps import Step
 from flambeau.testing.soundness.programs import Program
-from flambeau.testing.soundness.steps import Step
 
 __all__ = ["FEATURES", "Hunt", "Model", "Program", "Step", "generate"]

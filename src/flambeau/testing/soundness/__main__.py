@@ -6,8 +6,8 @@ import argparse
 import secrets
 import sys
 
-from flambeau.testing.soundness.generator import FEATURES
 from flambeau.testing.soundness.hunt import Hunt
+from flambeau.testing.soundness.program_generator import FEATURES
 
 
 def main() -> int:

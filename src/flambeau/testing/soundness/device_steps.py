@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.testing.soundness.model import Model, ModelView, need
-from flambeau.testing.soundness.steps import Draw, Operation, operation
+from flambeau.testing.soundness.program_steps import Draw, Operation, operation
 
 DEFAULT = ("main", "peer")  # by device: the stream that is current there while another device's is selected
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flambeau.testing.soundness.model import Life, Model, ModelStorage, ModelView, need
-from flambeau.testing.soundness.steps import Draw, Operation, operation
+from flambeau.testing.soundness.program_steps import Draw, Operation, operation
 
 LOSSES = ("loss0", "loss1")
 

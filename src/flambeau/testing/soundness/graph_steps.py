@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.testing.soundness.model import CASTS, Model, ModelView, need
-from flambeau.testing.soundness.steps import (
+from flambeau.testing.soundness.program_steps import (
     GRAPH_SLOTS,
     WEIGHT_SLOTS,
     BlockOperation,

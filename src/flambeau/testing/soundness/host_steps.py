@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from flambeau.testing.soundness.model import Model, ModelView, need
-from flambeau.testing.soundness.steps import ARRAY_SLOTS, HOST_SLOTS, Draw, Operation, operation
+from flambeau.testing.soundness.program_steps import ARRAY_SLOTS, HOST_SLOTS, Draw, Operation, operation
 
 SHAPES = ((64,), (64,), (8, 8))
 

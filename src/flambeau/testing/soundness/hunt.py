@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from flambeau.testing.soundness.checks import Check, Problem, deletions
 from flambeau.testing.soundness.forcing import FORCED, HIDDEN, UNFORCED, WAITED
-from flambeau.testing.soundness.generator import FEATURES, generate
+from flambeau.testing.soundness.program_checks import Check, Problem, deletions
+from flambeau.testing.soundness.program_generator import FEATURES, generate
+from flambeau.testing.soundness.program_steps import Step
 from flambeau.testing.soundness.programs import Program
-from flambeau.testing.soundness.steps import Step
 
 _TRIES = 400  # the largest number of tries to remove steps when a program is shrunk
 

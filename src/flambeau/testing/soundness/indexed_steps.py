@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from flambeau.testing.soundness.model import Model, ModelView, contiguous_strides, need
-from flambeau.testing.soundness.steps import INDEX_SLOTS, Draw, Operation, operation
+from flambeau.testing.soundness.program_steps import INDEX_SLOTS, Draw, Operation, operation
 
 PLACES = ((0, 1, 2, 3), (4, 5, 6, 7), (5, 4, 7), (2, 6), (0, 3, 6))
 

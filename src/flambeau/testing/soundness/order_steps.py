@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.testing.soundness.model import Model, need
-from flambeau.testing.soundness.steps import Draw, Operation, operation
+from flambeau.testing.soundness.program_steps import Draw, Operation, operation
 
 EVENTS = {"e0": 0, "e1": 0, "e2": 0, "f0": 1, "f1": 1}  # by name: device
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from flambeau.testing.soundness.model import Host, Invalid, Model
 from flambeau.testing.soundness.order_steps import EVENTS
-from flambeau.testing.soundness.steps import OPERATIONS, BlockOperation, Step
+from flambeau.testing.soundness.program_steps import OPERATIONS, BlockOperation, Step
 
 STREAMS = {"main": 0, "s1": 0, "s2": 0, "s3": 0, "peer": 1, "t1": 1}  # by name: device
 _GROUPS = {"group0": 0, "group1": 1}  # the groups of streams of the ranks' process group

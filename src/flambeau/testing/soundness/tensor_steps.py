@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.testing.soundness.model import Model, ModelView, need
-from flambeau.testing.soundness.steps import Draw, Operation, operation
+from flambeau.testing.soundness.program_steps import Draw, Operation, operation
 
 SHAPES = ((64,), (64,), (64,), (8, 8), (8, 8), (300,))
 LARGE = (270_000,)  # elements: more than 1 MiB

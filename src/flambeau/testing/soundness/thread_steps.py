@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.testing.soundness.model import Host, Model, ModelView, need
-from flambeau.testing.soundness.steps import SLOTS, Draw, Operation, Step, operation
+from flambeau.testing.soundness.program_steps import SLOTS, Draw, Operation, Step, operation
 
 THREAD = 1  # the number of the second host
 

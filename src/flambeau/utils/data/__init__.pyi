@@ -9,7 +9,7 @@ from flambeau.data.dataset import ChainDataset as ChainDataset
 from flambeau.data.dataset import ConcatDataset as ConcatDataset
 from flambeau.data.loader import DataLoader as DataLoader
 from flambeau.data.dataset import Dataset as Dataset
-from flambeau.data.distributed import DistributedSampler as DistributedSampler
+from flambeau.data.distributed_sampler import DistributedSampler as DistributedSampler
 from flambeau.data.dataset import IterableDataset as IterableDataset
 from flambeau.data.sampler import RandomSampler as RandomSampler
 from flambeau.data.sampler import Sampler as Sampler

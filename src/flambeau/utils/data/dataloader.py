@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flambeau.core.names import publish
+from flambeau.core.public_names import publish
 from flambeau.data.collate import default_collate, default_convert
 from flambeau.data.fetch import _DatasetKind
 from flambeau.data.loader import (

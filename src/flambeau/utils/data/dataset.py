@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import publish
+from flambeau.core.public_names import publish
 from flambeau.data.dataset import (
     ChainDataset,
     ConcatDataset,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flambeau.core.names import publish
-from flambeau.data.distributed import DistributedSampler
+from flambeau.core.public_names import publish
+from flambeau.data.distributed_sampler import DistributedSampler
 
 __all__ = ["DistributedSampler"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module as _import_module
 from typing import Any as _Any
 
-from flambeau.core.names import lacking as _lacking
+from flambeau.core.public_names import lacking as _lacking
 
 _absent = _lacking("torch.distributed.algorithms._checkpoint")
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from flambeau.autograd.graph import save_on_cpu
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.fsdp.wrap import Policy, lambda_auto_wrap_policy, wrap_by_policy
 from flambeau.nn.modules.module import Module
 from flambeau.utils.checkpoint import checkpoint

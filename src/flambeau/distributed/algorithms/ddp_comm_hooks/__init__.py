@@ -6,7 +6,7 @@ import enum
 from functools import partial
 from typing import Any
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.algorithms.ddp_comm_hooks import (
     debugging_hooks,
     default_hooks,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flambeau.core.dtype import bfloat16, dtype, float16
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.ddp.buckets import GradBucket
 from flambeau.distributed.ddp.comm_hooks import mean, mean_as
 from flambeau.distributed.future import Future

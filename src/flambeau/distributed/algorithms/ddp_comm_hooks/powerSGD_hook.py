@@ -19,7 +19,7 @@ from collections.abc import Callable
 from logging import getLogger
 from typing import Any
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.ddp.buckets import GradBucket, copy_all
 from flambeau.distributed.ddp.comm_hooks import mean
 from flambeau.distributed.ddp.replicas import reduce_in_place

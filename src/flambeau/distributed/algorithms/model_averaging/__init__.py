@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.algorithms.model_averaging import averagers, hierarchical_model_averager, utils
 
 __all__ = ["averagers", "hierarchical_model_averager", "utils"]

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.algorithms.model_averaging import utils
 from flambeau.distributed.world import world
 

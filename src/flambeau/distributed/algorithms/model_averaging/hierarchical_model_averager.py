@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.algorithms.model_averaging import utils
 from flambeau.distributed.algorithms.model_averaging.averagers import TOO_OFTEN, ModelAverager
 from flambeau.distributed.setup import new_subgroups

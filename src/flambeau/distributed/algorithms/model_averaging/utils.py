@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from flambeau.autograd.grad_mode import no_grad
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.ddp.replicas import reduce_in_place
 from flambeau.distributed.world import NON_GROUP_MEMBER, world
 from flambeau.ops.shape.joining import cat

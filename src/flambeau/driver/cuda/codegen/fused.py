@@ -12,7 +12,6 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import Dims, contiguous_strides, merge_dims
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
-from flambeau.driver.api import Expression, Fused, FusedStep, Launch, is_drawn, uses_index
 from flambeau.driver.cuda.codegen.element_loops import (
     THREADS,
     flat_loop,
@@ -21,8 +20,8 @@ from flambeau.driver.cuda.codegen.element_loops import (
     strided_loop,
     strided_vector_loop,
 )
-from flambeau.driver.cuda.codegen.elements import file
 from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk
+from flambeau.driver.cuda.codegen.layout_parameters import file
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass
 from flambeau.driver.cuda.codegen.pointwise import element_function, is_light, kind_of, vector_length
 from flambeau.driver.cuda.device.program import (
@@ -34,6 +33,7 @@ from flambeau.driver.cuda.device.program import (
     wire_type,
 )
 from flambeau.driver.fused_boxes import NotInlined, boxes, has_views
+from flambeau.driver.protocol import Expression, Fused, FusedStep, Launch, is_drawn, uses_index
 
 
 def program(launch: Launch, form: Fused) -> KernelProgram | KernelPlan:

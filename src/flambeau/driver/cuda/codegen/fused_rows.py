@@ -15,8 +15,6 @@ from math import prod
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import Dims
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Fold, Fused, FusedStep, Launch, is_drawn
-from flambeau.driver.cuda.codegen.elements import file, i64
 from flambeau.driver.cuda.codegen.fused import (
     arguments_of,
     constants_of,
@@ -27,9 +25,11 @@ from flambeau.driver.cuda.codegen.fused import (
     words_of,
 )
 from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk, walk_dims
+from flambeau.driver.cuda.codegen.layout_parameters import file, i64
 from flambeau.driver.cuda.codegen.pointwise import kind_of
 from flambeau.driver.cuda.codegen.reduction import THREADS, convert_text, row_threads
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
+from flambeau.driver.protocol import Expression, Fold, Fused, FusedStep, Launch, is_drawn
 
 _VECTOR = 16  # bytes
 

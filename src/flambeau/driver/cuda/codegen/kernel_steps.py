@@ -13,8 +13,8 @@ from typing import Any
 from flambeau.core.dtype import dtype
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Expression, Kernel, Launch
 from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.protocol import Body, Expression, Kernel, Launch
 
 Places = Sequence[int]
 """Addresses of a launch: of its operands, then of its temporary memory."""

@@ -14,7 +14,6 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Kernel, Launch
 from flambeau.driver.cuda.codegen import pointwise
 from flambeau.driver.cuda.device.calls import check, error_of
 from flambeau.driver.cuda.device.device import CudaDevice
@@ -26,6 +25,7 @@ from flambeau.driver.cuda.device.program import (
     mark,
     wire_format,
 )
+from flambeau.driver.protocol import Expression, Kernel, Launch
 
 Run = Callable[[Sequence[int], Sequence[Any], Any, int], None]
 WORK = -1

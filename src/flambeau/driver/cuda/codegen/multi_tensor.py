@@ -13,9 +13,9 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import dense_strides
 from flambeau.core.meta import Meta, alike
 from flambeau.core.tracing.symbols import pack
-from flambeau.driver.api import Launch, Lists
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, copying
 from flambeau.driver.cuda.device.program import C_NAMES, KernelProgram, c_name
+from flambeau.driver.protocol import Launch, Lists
 
 _THREADS = 256
 _VECTOR = 16  # bytes

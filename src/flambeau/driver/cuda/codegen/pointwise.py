@@ -24,7 +24,6 @@ from flambeau.core.dtype import dtype
 from flambeau.core.layout import Dims, merge_dims
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
-from flambeau.driver.api import Expression, Kernel, Launch, Steps
 from flambeau.driver.cuda.codegen import transpose
 from flambeau.driver.cuda.codegen.element_loops import THREADS, flat_loop, index_in_vectors
 from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk
@@ -38,6 +37,7 @@ from flambeau.driver.cuda.device.program import (
     packed_constant,
     wire_type,
 )
+from flambeau.driver.protocol import Expression, Kernel, Launch, Steps
 
 _NAMES = ascii_lowercase.replace("i", "")  # i is the element's index
 _VECTOR = 16  # bytes

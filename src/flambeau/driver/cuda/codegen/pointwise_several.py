@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
-from flambeau.driver.api import Expressions, Launch
 from flambeau.driver.cuda.codegen.element_loops import THREADS, strided_loop
 from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk, walk_dims
 from flambeau.driver.cuda.codegen.pointwise import element_function, kind_of
 from flambeau.driver.cuda.device.program import KernelProgram, header_text, wire_type
+from flambeau.driver.protocol import Expressions, Launch
 
 _UNROLL = 2
 

@@ -15,10 +15,10 @@ from flambeau.core.dtype import dtype
 from flambeau.core.layout import Dims, merge_dims
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
-from flambeau.driver.api import Fold, Launch
 from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk
 from flambeau.driver.cuda.codegen.scratch import COUNTERS, HEAD
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, constant_type, name_of, packed_constant
+from flambeau.driver.protocol import Fold, Launch
 
 THREADS = 256
 

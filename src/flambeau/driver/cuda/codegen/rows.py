@@ -13,8 +13,8 @@ from typing import NamedTuple
 from flambeau.core.dtype import bfloat16, dtype, float16, float32
 from flambeau.core.layout import Dims
 from flambeau.core.meta import Meta
-from flambeau.driver.cuda.codegen.elements import file, i64
 from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk, walk_dims
+from flambeau.driver.cuda.codegen.layout_parameters import file, i64
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 from flambeau.driver.row_shares import is_held, share_row, vector_of
 

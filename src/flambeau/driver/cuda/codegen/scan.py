@@ -14,11 +14,11 @@ from math import prod
 from flambeau.core.layout import Dims
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
-from flambeau.driver.api import Launch, Scan
-from flambeau.driver.cuda.codegen.elements import file
 from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk, walk_dims
+from flambeau.driver.cuda.codegen.layout_parameters import file
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
 from flambeau.driver.cuda.device.program import KernelProgram, c_name
+from flambeau.driver.protocol import Launch, Scan
 
 _THREADS = 256
 _VECTOR = 16  # bytes

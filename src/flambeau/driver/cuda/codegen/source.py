@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch, Source
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, header_text, packed_constant
+from flambeau.driver.protocol import Launch, Source
 
 
 def program(launch: Launch, form: Source) -> KernelProgram:

@@ -9,12 +9,12 @@ from typing import NoReturn
 from cuda.bindings import driver as cu
 
 from flambeau.core.errors import DriverError, InvalidAddressError, NotSupportedError
-from flambeau.driver.api import HostMemory
 from flambeau.driver.cuda.device import ipc_handles
 from flambeau.driver.cuda.device.calls import OUT_OF_MEMORY, check, error_of
 from flambeau.driver.cuda.device.contexts import Contexts
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.virtual_memory import Reserved, page_of
+from flambeau.driver.protocol import HostMemory
 
 _MEMORY_TYPE = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 _RANGE_START = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from cuda.bindings import driver as cu
 
 from flambeau.core.errors import DriverError
-from flambeau.driver.api import DeviceProperties
 from flambeau.driver.cuda.device.assertions import Assertions
 from flambeau.driver.cuda.device.calls import check
 from flambeau.driver.cuda.device.workspaces import Workspaces
+from flambeau.driver.protocol import DeviceProperties
 
 if TYPE_CHECKING:
     from flambeau.driver.cuda.device.capture import CudaCapture

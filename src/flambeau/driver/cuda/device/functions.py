@@ -10,11 +10,11 @@ from cuda.bindings import driver as cu
 
 from flambeau.core.errors import DriverError, KernelPending
 from flambeau.core.logs import is_logged, log
-from flambeau.driver.api import Fused, Launch
 from flambeau.driver.cuda.device.calls import check
 from flambeau.driver.cuda.device.compiler import Compiler, architecture_of
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
+from flambeau.driver.protocol import Fused, Launch
 
 _SHARED = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 

@@ -9,8 +9,6 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from flambeau.core.errors import NotSupportedError
-from flambeau.driver.api import Launcher, seed_positions
-from flambeau.driver.cuda.build import Run
 from flambeau.driver.cuda.device.calls import check, error_of
 from flambeau.driver.cuda.device.contexts import Contexts
 from flambeau.driver.cuda.device.device import CudaDevice
@@ -23,6 +21,8 @@ from flambeau.driver.cuda.device.program import (
     flatten_scalars,
 )
 from flambeau.driver.cuda.device.streams import CudaStream, CudaStreams
+from flambeau.driver.cuda.kernel_builder import Run
+from flambeau.driver.protocol import Launcher, seed_positions
 
 try:
     from flambeau.driver.cuda.device.native_launch import KernelLauncher

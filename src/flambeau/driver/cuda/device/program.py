@@ -18,8 +18,8 @@ from flambeau.core.dtype import BOOL, FLOATING, dtype, uint64
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import Packed, pack
-from flambeau.driver.api import Executable, Launch, Launcher
 from flambeau.driver.cuda.device.assertions import Guard
+from flambeau.driver.protocol import Executable, Launch, Launcher
 
 if TYPE_CHECKING:
     from flambeau.driver.cuda.device.streams import CudaStream

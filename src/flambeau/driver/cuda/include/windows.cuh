@@ -1,4 +1,4 @@
-// Windows over up to three spatial dims (the first are of size 1 where there are fewer): see driver/cuda/codegen/windows.py.
+// Windows over up to three spatial dims (the first are of size 1 where there are fewer): see driver/cuda/codegen/sliding_windows.py.
 
 struct Lattice { i32 size[3], count[3], kernel[3], stride[3], pad[3], dilation[3]; };
 

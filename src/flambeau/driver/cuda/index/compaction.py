@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flambeau.driver.cuda.codegen.elements import blocks, i64
+from flambeau.driver.cuda.codegen.layout_parameters import blocks, i64
 from flambeau.driver.cuda.codegen.multi_kernel import Pass, WorkspaceLayout
 from flambeau.driver.cuda.codegen.scratch import HEAD
 from flambeau.driver.cuda.device.program import KernelProgram

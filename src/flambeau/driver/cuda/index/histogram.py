@@ -9,11 +9,11 @@ from __future__ import annotations
 from flambeau.core.dtype import int64
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
-from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.kernel_layout import pack_walk, walk_dims
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name
+from flambeau.driver.protocol import Launch
 
 _THREADS = 256
 _SHARED = 4096  # bins that a block counts in shared memory

@@ -19,13 +19,21 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import broadcast_shapes, expand_strides, view_strides
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import Walked, blocks, carrier, file, i64, vector_like, without
+from flambeau.driver.cuda.codegen.layout_parameters import (
+    Walked,
+    blocks,
+    carrier,
+    file,
+    i64,
+    vector_like,
+    without,
+)
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, copying
 from flambeau.driver.cuda.device.assertions import OUT_OF_BOUNDS
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, wire_type
 from flambeau.driver.cuda.index.radix import Radix
+from flambeau.driver.protocol import Launch
 
 _UNROLL = 4
 _FLAT = "out of range: tried to access index {index} on a tensor of {size} elements."

@@ -9,13 +9,13 @@ from math import prod
 from flambeau.core.dtype import INTEGRAL
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import Walked, blocks, carrier, file, i64, whole_word
+from flambeau.driver.cuda.codegen.layout_parameters import Walked, blocks, carrier, file, i64, whole_word
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, copying
 from flambeau.driver.cuda.codegen.multi_tensor import LENGTHS
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name
 from flambeau.driver.cuda.index.compaction import TILE, Compaction
+from flambeau.driver.protocol import Launch
 
 # -- cat ------------------------------------------------------------------------------------------------------
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import Walked, blocks, file, i64
+from flambeau.driver.cuda.codegen.layout_parameters import Walked, blocks, file, i64
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
+from flambeau.driver.protocol import Launch
 
 _PER_BLOCK = 4 * 512
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from flambeau.core.random import DrawGrid, permutation_bits
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import blocks, file, i64
+from flambeau.driver.cuda.codegen.layout_parameters import blocks, file, i64
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name
 from flambeau.driver.cuda.index.radix import Radix
+from flambeau.driver.protocol import Launch
 
 
 def randperm(launch: Launch, device: CudaDevice) -> KernelPlan:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.tracing.symbols import pack
-from flambeau.driver.cuda.codegen.elements import THREADS, blocks, file, i64
+from flambeau.driver.cuda.codegen.layout_parameters import THREADS, blocks, file, i64
 from flambeau.driver.cuda.codegen.multi_kernel import Pass, WorkspaceLayout
 from flambeau.driver.cuda.device.program import KernelProgram
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import Walked, blocks, file, i64
+from flambeau.driver.cuda.codegen.layout_parameters import Walked, blocks, file, i64
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name
 from flambeau.driver.cuda.index.radix import Radix
 from flambeau.driver.cuda.index.sorting import is_wide, key_bits, order_text, raw_type
+from flambeau.driver.protocol import Launch
 
 _FEW = 64  # values that each thread searches linearly
 

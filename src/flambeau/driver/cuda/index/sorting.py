@@ -6,12 +6,12 @@ from math import prod
 
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import Walked, blocks, carrier, file, i64, vector_like
+from flambeau.driver.cuda.codegen.layout_parameters import Walked, blocks, carrier, file, i64, vector_like
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name
 from flambeau.driver.cuda.index.radix import Radix
+from flambeau.driver.protocol import Launch
 
 _HELD = 8  # elements that a thread holds when it sorts short rows: HELD of sorting.cuh
 _FEW = 120  # elements of a row that can be selected without sorting it

@@ -5,14 +5,14 @@ from __future__ import annotations
 from math import prod
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import Walked, blocks, carrier, file, i64
+from flambeau.driver.cuda.codegen.layout_parameters import Walked, blocks, carrier, file, i64
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name
 from flambeau.driver.cuda.index.compaction import Compaction
 from flambeau.driver.cuda.index.radix import Radix
 from flambeau.driver.cuda.index.sorting import is_wide, key_bits, load_keys, order_text, raw_type
+from flambeau.driver.protocol import Launch
 
 Place = tuple[int, int]
 _VALUES, _INVERSE, _COUNTS, _FOUND, _X = range(5)  # positions of the operands

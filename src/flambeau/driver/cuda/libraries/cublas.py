@@ -12,7 +12,7 @@ from typing import Any
 from flambeau.core.dtype import complex128, dtype, float64
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.libraries.cusolver import LETTER
-from flambeau.driver.cuda.libraries.libraries import NativeLibrary
+from flambeau.driver.cuda.libraries.native_library import NativeLibrary
 
 LEFT, RIGHT = 0, 1  # cublasSideMode_t
 STATUSES = {

@@ -22,7 +22,7 @@ from flambeau.core.dtype import (
     float64,
 )  # fmt: skip
 from flambeau.core.errors import DriverError, NotSupportedError
-from flambeau.driver.cuda.libraries.libraries import load_library
+from flambeau.driver.cuda.libraries.native_library import load_library
 
 WORKSPACE = 32 << 20  # bytes per stream, PyTorch's choice for Hopper
 ALIGNMENT = 256  # bytes; every allocation has it, and no kernel of the library requires more

@@ -17,7 +17,7 @@ from typing import Any
 from flambeau.core.dtype import bfloat16, dtype, float16, float32, float64
 from flambeau.core.errors import DriverError, NotSupportedError
 from flambeau.driver.cuda.device.device import CudaDevice
-from flambeau.driver.cuda.libraries.libraries import NativeLibrary
+from flambeau.driver.cuda.libraries.native_library import NativeLibrary
 
 DATA = {float32: 0, float64: 1, float16: 2, bfloat16: 9}  # cudnnDataType_t
 _CROSS_CORRELATION = 1

@@ -12,9 +12,9 @@ from typing import Any
 
 from flambeau.core.dtype import float32, float64
 from flambeau.core.errors import DriverError, NotSupportedError
-from flambeau.driver.api import RecurrentMemory, RecurrentNetwork
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.libraries import cudnn
+from flambeau.driver.protocol import RecurrentMemory, RecurrentNetwork
 
 _MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}  # cudnnRNNMode_t
 GATES = {"RNN_RELU": 1, "RNN_TANH": 1, "LSTM": 4, "GRU": 3}

@@ -12,7 +12,7 @@ from typing import Any
 
 from flambeau.core.dtype import complex32, complex64, complex128, dtype, float16, float32, float64
 from flambeau.driver.cuda.device.device import CudaDevice
-from flambeau.driver.cuda.libraries.libraries import NativeLibrary
+from flambeau.driver.cuda.libraries.native_library import NativeLibrary
 
 DATA = {float32: 0, float64: 1, float16: 2, complex64: 4, complex128: 5, complex32: 6}  # cudaDataType
 FORWARD, INVERSE = -1, 1

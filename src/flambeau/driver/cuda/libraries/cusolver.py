@@ -14,7 +14,7 @@ from typing import Any
 
 from flambeau.core.dtype import complex64, complex128, dtype, float32, float64
 from flambeau.driver.cuda.device.device import CudaDevice
-from flambeau.driver.cuda.libraries.libraries import NativeLibrary
+from flambeau.driver.cuda.libraries.native_library import NativeLibrary
 
 DATA = {float32: 0, float64: 1, complex64: 4, complex128: 5}  # cudaDataType
 LETTER = {float32: "S", float64: "D", complex64: "C", complex128: "Z"}

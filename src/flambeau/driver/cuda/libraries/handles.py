@@ -7,7 +7,7 @@ from ctypes import byref, c_void_p
 from flambeau.core.errors import DriverError
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.libraries import cublas, cusolver
-from flambeau.driver.cuda.libraries.libraries import NativeLibrary
+from flambeau.driver.cuda.libraries.native_library import NativeLibrary
 
 _LIBRARIES = {
     "cublas": (("cublas", "cuBLAS", "cuda13", cublas.STATUSES), "cublas{}_v2"),

@@ -33,8 +33,8 @@ from flambeau.core.dtype import (
     uint64,
 )  # fmt: skip
 from flambeau.core.errors import DriverError, NotSupportedError
-from flambeau.driver.api import Collective, PreMul
-from flambeau.driver.cuda.libraries.libraries import Id, NativeLibrary
+from flambeau.driver.cuda.libraries.native_library import Id, NativeLibrary
+from flambeau.driver.protocol import Collective, PreMul
 
 _TYPES = {
     int8: 0, uint8: 1, int32: 2, uint32: 3, int64: 4, uint64: 5, float16: 6, float32: 7, float64: 8, bfloat16: 9,

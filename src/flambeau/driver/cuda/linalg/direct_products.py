@@ -10,9 +10,9 @@ from __future__ import annotations
 from flambeau.core.dtype import FLOATING, float32
 from flambeau.core.layout import view_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import Walked, i64
+from flambeau.driver.cuda.codegen.layout_parameters import Walked, i64
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, wire_type
+from flambeau.driver.protocol import Launch
 
 DEEP, FEW = 256, 1 << 16  # the largest depth and result (in elements) of a small product
 _DEEP_IN_16_BITS = 128  # the largest depth where a library's kernels use tensor cores, also with TF32

@@ -6,10 +6,10 @@ import math
 from math import prod
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import THREADS, Walked, blocks, i64
+from flambeau.driver.cuda.codegen.layout_parameters import THREADS, Walked, blocks, i64
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
+from flambeau.driver.protocol import Launch
 
 
 def cross(launch: Launch, device: CudaDevice) -> KernelProgram:

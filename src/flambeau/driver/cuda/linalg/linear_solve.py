@@ -9,12 +9,12 @@ from typing import Any
 from flambeau.core.dtype import int32, int64
 from flambeau.core.layout import view_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Kernel, Launch, Source
 from flambeau.driver.cuda.codegen.kernel_steps import Array, KernelSteps, Places, device_only
 from flambeau.driver.cuda.libraries.cublas import blas_of
 from flambeau.driver.cuda.libraries.cusolver import ADJOINT, DATA, LOWER, PLAIN, TRANSPOSED, UPPER, solver_of
 from flambeau.driver.cuda.linalg import matrices
 from flambeau.driver.cuda.linalg.matrices import SMALL, Matrices, routine
+from flambeau.driver.protocol import Kernel, Launch, Source
 
 _MOST_LEADING = 1 << 31  # the library's leading dimensions are below this: they are 32-bit numbers
 

@@ -15,9 +15,9 @@ from typing import Any
 from flambeau.core.dtype import bool_, dtype, int32, int64
 from flambeau.core.layout import contiguous_strides, is_contiguous
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Fold, Kernel, Launch
 from flambeau.driver.cuda.codegen.kernel_steps import Array, KernelSteps, Places, device_only
 from flambeau.driver.cuda.device.device import CudaDevice
+from flambeau.driver.protocol import Expression, Fold, Kernel, Launch
 
 SMALL = 512  # number of rows up to which the library's batched routines are faster
 

@@ -12,11 +12,11 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import is_dense
 from flambeau.core.meta import Meta
 from flambeau.core.tracing.symbols import pack
-from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, copying
 from flambeau.driver.cuda.codegen.rows import computing
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
+from flambeau.driver.protocol import Launch
 
 _THREADS = 256
 _PART = 1 << 15  # elements that a block reduces

@@ -16,13 +16,13 @@ from flambeau.core.dtype import bfloat16, complex32, complex64, dtype, float16, 
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import view_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Kernel, Launch, Routine
 from flambeau.driver.cuda.codegen.kernel_steps import device_only
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
 from flambeau.driver.cuda.libraries.cublaslt import DATA, WORKSPACE, CublasLt, Gemm, Matrix, Product, scalar
 from flambeau.driver.cuda.linalg import direct_products
 from flambeau.driver.cuda.linalg.matrices import transpose_meta
+from flambeau.driver.protocol import Expression, Kernel, Launch, Routine
 
 Run = Callable[[Sequence[int], Sequence[Any], Any, int], None]
 TF32_SINCE = (8, 0)

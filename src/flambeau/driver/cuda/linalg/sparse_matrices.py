@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import THREADS, blocks, file, i64
+from flambeau.driver.cuda.codegen.layout_parameters import THREADS, blocks, file, i64
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name
+from flambeau.driver.protocol import Launch
 
 
 def csr_product(launch: Launch, device: CudaDevice) -> KernelProgram:

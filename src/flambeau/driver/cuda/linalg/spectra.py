@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Fold, Kernel, Source
 from flambeau.driver.cuda.codegen.kernel_steps import Array, KernelSteps, Places, device_only
 from flambeau.driver.cuda.libraries.cusolver import DATA, LOWER, UPPER, VALUES, VECTORS, solver_of
 from flambeau.driver.cuda.linalg import matrices
 from flambeau.driver.cuda.linalg.matrices import Matrices, routine
 from flambeau.driver.cuda.linalg.products import MATMUL
+from flambeau.driver.protocol import Fold, Kernel, Source
 
 _JACOBI = 32  # rows and columns that the library's batch of Jacobi iterations takes
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from flambeau.core.dtype import bfloat16, float16, float32, float64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import Walked, file, i64
+from flambeau.driver.cuda.codegen.layout_parameters import Walked, file, i64
 from flambeau.driver.cuda.codegen.rows import computing
 from flambeau.driver.cuda.codegen.scratch import HEAD
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
+from flambeau.driver.protocol import Launch
 
 _DEPTHS = range(16, 129, 16)  # head dimensions that tensor cores support and registers hold
 _WARPS = 4  # warps of a block on tensor cores

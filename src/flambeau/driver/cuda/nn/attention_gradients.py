@@ -16,14 +16,14 @@ from typing import Any
 from flambeau.core.dtype import dtype
 from flambeau.core.layout import contiguous_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Kernel, Launch, Routine
-from flambeau.driver.cuda.codegen.elements import Walked, blocks, file, i64
 from flambeau.driver.cuda.codegen.kernel_steps import Array, KernelSteps, device_only
+from flambeau.driver.cuda.codegen.layout_parameters import Walked, blocks, file, i64
 from flambeau.driver.cuda.codegen.rows import computing
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 from flambeau.driver.cuda.linalg.products import MATMUL
 from flambeau.driver.cuda.nn.attention import HOPPER, REGISTERS, cpp, suits_tensor_cores
+from flambeau.driver.protocol import Kernel, Launch, Routine
 
 _SCORE_BYTES = 64 << 20  # bytes of scores processed together, at least one sample; their slopes need as much
 

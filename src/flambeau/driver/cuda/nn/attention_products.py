@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.kernel_steps import KernelSteps
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.linalg.products import MATMUL
 from flambeau.driver.cuda.nn.attention_gradients import WEIGHTS, factor, parts_of, transpose
+from flambeau.driver.protocol import Launch
 
 
 def attention(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:

@@ -19,13 +19,13 @@ from typing import Any
 from flambeau.core.dtype import int64
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.layout import contiguous_strides
-from flambeau.driver.api import Expression, Kernel, Launch
 from flambeau.driver.cuda.codegen.kernel_steps import Array, KernelSteps, device_only
-from flambeau.driver.cuda.codegen.windows import Lattice
+from flambeau.driver.cuda.codegen.sliding_windows import Lattice
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.libraries import cudnn
 from flambeau.driver.cuda.linalg.products import ADDMM, MATMUL
 from flambeau.driver.cuda.nn.im2col import COLUMNS, OVERLAPS
+from flambeau.driver.protocol import Expression, Kernel, Launch
 
 _COLUMN_BYTES = 512 << 20  # bytes of columns processed together, at least one sample
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from math import prod
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import i64
-from flambeau.driver.cuda.codegen.windows import Lattice, element, program, view
+from flambeau.driver.cuda.codegen.layout_parameters import i64
+from flambeau.driver.cuda.codegen.sliding_windows import Lattice, element, program, view
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
 from flambeau.driver.cuda.libraries.cudnn import DATA
+from flambeau.driver.protocol import Launch
 
 _DEEP = 512  # terms of a sum, up to which a thread is nearly as fast as a library's kernel
 _WORK = 1 << 22  # products of the whole launch

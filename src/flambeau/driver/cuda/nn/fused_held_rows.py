@@ -12,8 +12,6 @@ from math import prod
 
 from flambeau.core.layout import Dims
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Fused, FusedStep, Launch, Routine, holds_rows, is_drawn
-from flambeau.driver.cuda.codegen.elements import file, i64
 from flambeau.driver.cuda.codegen.fused import (
     arguments_of,
     constants_of,
@@ -24,10 +22,12 @@ from flambeau.driver.cuda.codegen.fused import (
     words_of,
 )
 from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk, walk_dims
+from flambeau.driver.cuda.codegen.layout_parameters import file, i64
 from flambeau.driver.cuda.codegen.pointwise import kind_of
 from flambeau.driver.cuda.codegen.rows import HeldRows
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 from flambeau.driver.cuda.nn import normalizing, softmax
+from flambeau.driver.protocol import Expression, Fused, FusedStep, Launch, Routine, holds_rows, is_drawn
 
 _COMPUTATIONS = {
     "nn.softmax:softmax": softmax.held_rows,

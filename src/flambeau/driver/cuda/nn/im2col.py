@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Kernel, Launch, Routine
-from flambeau.driver.cuda.codegen.elements import i64
 from flambeau.driver.cuda.codegen.kernel_steps import device_only
-from flambeau.driver.cuda.codegen.windows import Lattice, element, program, view
+from flambeau.driver.cuda.codegen.layout_parameters import i64
+from flambeau.driver.cuda.codegen.sliding_windows import Lattice, element, program, view
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
+from flambeau.driver.protocol import Kernel, Launch, Routine
 
 
 def _lattice(size: Any, kernel: Any, how: Any) -> Lattice:

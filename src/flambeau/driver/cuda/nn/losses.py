@@ -8,13 +8,13 @@ from __future__ import annotations
 from math import prod
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import Walked, blocks, file, i64
+from flambeau.driver.cuda.codegen.layout_parameters import Walked, blocks, file, i64
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
 from flambeau.driver.cuda.codegen.rows import computing
 from flambeau.driver.cuda.codegen.scratch import HEAD
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name
+from flambeau.driver.protocol import Launch
 
 WEIGHTS = "const X* weights, "
 _TARGET = "Target {index} is out of bounds."

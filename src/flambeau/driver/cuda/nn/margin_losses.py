@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import file, i64
+from flambeau.driver.cuda.codegen.layout_parameters import file, i64
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
 from flambeau.driver.cuda.codegen.rows import computing
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, packed_constant
 from flambeau.driver.cuda.nn.losses import OVER_BLOCK, WEIGHTS, metas_of
+from flambeau.driver.protocol import Launch
 
 
 def multi_margin_loss(launch: Launch, device: CudaDevice) -> KernelProgram:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Fold, Kernel, Launch
 from flambeau.driver.cuda.codegen import pointwise, reduction
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, no_host
 from flambeau.driver.cuda.codegen.rows import HeldRows, Rows, computing
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
+from flambeau.driver.protocol import Expression, Fold, Kernel, Launch
 
 Builder = Callable[[Launch, CudaDevice], KernelProgram | KernelPlan]
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from flambeau.core.layout import view_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Fold, Kernel, Launch
 from flambeau.driver.cuda.codegen import pointwise, reduction
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, no_host
 from flambeau.driver.cuda.codegen.rows import Rows, computing
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.nn.normalizing import MEAN, VARIANCE, spread_of
+from flambeau.driver.protocol import Expression, Fold, Kernel, Launch
 
 Place = tuple[int, int]
 """The position of an address among the operands, or in the workspace, and bytes to add."""

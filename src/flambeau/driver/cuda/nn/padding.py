@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from flambeau.core.layout import Dims
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import blocks, carrier, i64
 from flambeau.driver.cuda.codegen.kernel_layout import is_wide, pack_walk
+from flambeau.driver.cuda.codegen.layout_parameters import blocks, carrier, i64
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name, wire_type
+from flambeau.driver.protocol import Launch
 
 # The source of position `at` in a padded dimension of `size` elements; outside for constant padding.
 _PLACES = {

@@ -9,12 +9,12 @@ from __future__ import annotations
 from math import prod
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import i64
+from flambeau.driver.cuda.codegen.layout_parameters import i64
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout
-from flambeau.driver.cuda.codegen.windows import Lattice, element, program, view
+from flambeau.driver.cuda.codegen.sliding_windows import Lattice, element, program, view
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
+from flambeau.driver.protocol import Launch
 
 _UNROLLED = 27  # elements of a window up to which a thread reads all of them before it computes
 _LONG = 64  # elements of a window from which a warp shares it

@@ -6,11 +6,11 @@ from typing import Any
 
 from cuda.bindings import driver as cu
 
-from flambeau.driver.api import Launch, RecurrentNetwork
 from flambeau.driver.cuda.codegen.kernel_steps import KernelSteps
 from flambeau.driver.cuda.device.calls import check
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.libraries.cudnn_recurrent import RecurrentPlan
+from flambeau.driver.protocol import Launch, RecurrentNetwork
 
 
 def recurrent_network(launch: Launch, device: CudaDevice, driver: Any) -> KernelSteps:

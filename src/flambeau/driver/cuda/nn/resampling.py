@@ -10,11 +10,11 @@ from typing import Any
 
 from flambeau.core.dtype import dtype, float64
 from flambeau.core.tracing.symbols import pack, round_to_float32
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import carrier
-from flambeau.driver.cuda.codegen.windows import Lattice, element, program, view
+from flambeau.driver.cuda.codegen.layout_parameters import carrier
+from flambeau.driver.cuda.codegen.sliding_windows import Lattice, element, program, view
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
+from flambeau.driver.protocol import Launch
 
 _DIMS = 3
 _HEADERS = ("windows.cuh", "resampling.cuh")

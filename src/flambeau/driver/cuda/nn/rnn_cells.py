@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
-from flambeau.driver.cuda.codegen.elements import Walked, blocks, i64
+from flambeau.driver.cuda.codegen.layout_parameters import Walked, blocks, i64
 from flambeau.driver.cuda.codegen.rows import computing
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram, c_name
+from flambeau.driver.protocol import Launch
 
 _SIGMOID = "__device__ __forceinline__ C sigmoid(C x) { return 1 / (1 + exp_(-x)); }"
 

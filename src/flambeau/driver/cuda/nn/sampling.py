@@ -10,11 +10,11 @@ from math import prod
 
 from flambeau.core.dtype import float32, float64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, copying
-from flambeau.driver.cuda.codegen.windows import Lattice, element, program, view
+from flambeau.driver.cuda.codegen.sliding_windows import Lattice, element, program, view
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
+from flambeau.driver.protocol import Launch
 
 _HEADERS = ("windows.cuh", "resampling.cuh", "sampling.cuh")
 

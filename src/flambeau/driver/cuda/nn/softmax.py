@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Expression, Fold, Kernel, Launch
 from flambeau.driver.cuda.codegen import pointwise, reduction
-from flambeau.driver.cuda.codegen.elements import vector_like
+from flambeau.driver.cuda.codegen.layout_parameters import vector_like
 from flambeau.driver.cuda.codegen.multi_kernel import KernelPlan, Pass, WorkspaceLayout, no_host
 from flambeau.driver.cuda.codegen.rows import HeldRows, Rows, computing
 from flambeau.driver.cuda.device.device import CudaDevice
 from flambeau.driver.cuda.device.program import KernelProgram
+from flambeau.driver.protocol import Expression, Fold, Kernel, Launch
 
 _FOLDED = {"softmax": "exp_(a - b) / c", "log_softmax": "a - b - c"}
 _SUM = "s.top == INF ? T(NAN) : s.sum"  # infinity minus infinity

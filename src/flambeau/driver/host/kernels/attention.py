@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flambeau.driver.api import Body, Launch
+from flambeau.driver.protocol import Body, Launch
 from flambeau.ops.nn.attention import Array, factor_conversions
 from flambeau.ops.nn.attention_gradients import masked_scores
 

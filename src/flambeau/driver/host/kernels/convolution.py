@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from flambeau.driver.api import Body, Launch
+from flambeau.driver.protocol import Body, Launch
 from flambeau.ops.nn.convolution import Geometry, add_bias, factor_conversion
-from flambeau.ops.nn.windows import Array, Ints, pad_axes, spread, windows
+from flambeau.ops.nn.sliding_windows import Array, Ints, pad_axes, spread, windows
 from flambeau.ops.pointwise.dtype_promotion import wide
 
 # bytes of columns that are created together, so that they are still in the cache when they are multiplied

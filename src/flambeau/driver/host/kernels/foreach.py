@@ -9,7 +9,7 @@ import numpy as np
 
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta, alike
-from flambeau.driver.api import Body, Launch
+from flambeau.driver.protocol import Body, Launch
 from flambeau.ops.copy import Store, caster
 from flambeau.ops.multi_tensor.foreach import Array, Arrays, computed_dtype
 from flambeau.ops.op import table

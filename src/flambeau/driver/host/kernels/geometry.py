@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Launch
+from flambeau.driver.protocol import Body, Launch
 from flambeau.ops.index_common import indexes
 from flambeau.ops.linalg.geometry import Array, length_of, slopes_of
 

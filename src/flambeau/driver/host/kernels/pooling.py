@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Launch
+from flambeau.driver.protocol import Body, Launch
 from flambeau.ops.cache_blocks import Array, contiguous
 from flambeau.ops.nn.pooling import flat_places, lowest, places_along
-from flambeau.ops.nn.windows import Windows, bounds_of, pad_axes, taps
+from flambeau.ops.nn.sliding_windows import Windows, bounds_of, pad_axes, taps
 from flambeau.ops.pointwise.compute_dtype import to_computing
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from flambeau.core.layout import contiguous_strides
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Launch
+from flambeau.driver.protocol import Body, Launch
 from flambeau.ops.cache_blocks import SHORT
 from flambeau.ops.pointwise.compute_dtype import to_computing
 from flambeau.ops.pointwise.dtype_promotion import wide

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.driver.api import Body, Launch
+from flambeau.driver.protocol import Body, Launch
 from flambeau.ops.cache_blocks import BLOCK, row_blocks
 from flambeau.ops.reduce.scan import Array, accumulating, scan_body
 

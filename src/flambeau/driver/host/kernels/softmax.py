@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Launch
+from flambeau.driver.protocol import Body, Launch
 from flambeau.ops.cache_blocks import Array, contiguous, fold_rows, row_blocks
 from flambeau.ops.pointwise.compute_dtype import to_computing
 

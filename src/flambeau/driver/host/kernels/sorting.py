@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Launch
+from flambeau.driver.protocol import Body, Launch
 from flambeau.ops.cache_blocks import contiguous
 from flambeau.ops.index.sort import Array, stable_order
 from flambeau.ops.index_common import indexes

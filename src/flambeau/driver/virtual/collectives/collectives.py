@@ -13,7 +13,7 @@ peer's n-th receipt from it. All contributions are known when the last one is en
 runs. Mismatches are reported at that time, with every member's call site. The communicator has then failed,
 and so have its members' devices, as after any error of a command.
 
-driver/meetings.py defines how numbers are reduced.
+driver/collective_rules.py defines how numbers are reduced.
 
 # Note [Members of other processes] A process simulates its members' streams. The transport
 `Outside`, which the starter of the ranks serves, connects members of other processes. When a contribution's
@@ -35,8 +35,8 @@ from flambeau.core.errors import DriverError
 from flambeau.core.host.host_wait import Awaited
 from flambeau.core.host.thread_liveness import alone
 from flambeau.core.host.turn_scheduler import Seat, seat
-from flambeau.driver.api import Collective
-from flambeau.driver.meetings import PAIRED, Course, Key, common_arguments, describe, duplicate, spans
+from flambeau.driver.collective_rules import PAIRED, Course, Key, common_arguments, describe, duplicate, spans
+from flambeau.driver.protocol import Collective
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.scheduling.deadlock import asked_in_vain, deadlock, waiting
 from flambeau.driver.virtual.scheduling.scheduler import (

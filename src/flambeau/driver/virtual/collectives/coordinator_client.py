@@ -20,8 +20,8 @@ from flambeau.core.host.host_wait import Awaited
 from flambeau.core.host.thread_liveness import alone
 from flambeau.core.ipc.codec import LARGEST, Inbox, send
 from flambeau.core.ipc.handshake import RefusedError, greet
-from flambeau.driver.api import Collective, PreMul
-from flambeau.driver.meetings import Key
+from flambeau.driver.collective_rules import Key
+from flambeau.driver.protocol import Collective, PreMul
 from flambeau.driver.virtual.collectives.collectives import Meanwhile, Offer, Outcome
 from flambeau.driver.virtual.scheduling.interrupts import Interrupts
 

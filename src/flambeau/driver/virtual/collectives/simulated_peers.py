@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from flambeau.core.errors import NotSupportedError
 from flambeau.core.host.host_wait import Awaited
-from flambeau.driver.api import Collective
-from flambeau.driver.meetings import PAIRED, Key
+from flambeau.driver.collective_rules import PAIRED, Key
+from flambeau.driver.protocol import Collective
 from flambeau.driver.virtual.collectives.collectives import Meanwhile, Offer, Outcome
 
 

@@ -12,8 +12,8 @@ changed nothing.
 
 from __future__ import annotations
 
-from flambeau.core.memory import bytes_at
-from flambeau.driver.api import HostMemory
+from flambeau.core.host_arrays import bytes_at
+from flambeau.driver.protocol import HostMemory
 from flambeau.driver.virtual.memory.arena import POISON
 from flambeau.driver.virtual.scheduling.scheduler import COPY_IN, COPY_OUT, HOST_CALL, Command
 

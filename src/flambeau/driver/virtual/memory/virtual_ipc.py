@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.errors import DriverError
+from flambeau.core.host_arrays import address_of
 from flambeau.core.ipc.shared_memory import Door, anonymous, map_private, map_shared
-from flambeau.core.memory import address_of
 from flambeau.driver.virtual.memory.arena import Arena
 
 NBYTES = 64

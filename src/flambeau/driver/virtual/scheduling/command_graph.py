@@ -21,9 +21,9 @@ from typing import Any, Protocol
 from zlib import crc32
 
 from flambeau.core.callsite import Site, caller
-from flambeau.core.memory import compact_copy
+from flambeau.core.host_arrays import compact_copy
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Touches
+from flambeau.driver.protocol import Touches
 from flambeau.driver.virtual.scheduling import scheduler
 from flambeau.driver.virtual.scheduling.schedule_policy import (
     EARLY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from typing import NamedTuple
 
-from flambeau.core.names import publish
+from flambeau.core.public_names import publish
 from flambeau.fx.graph_module import GraphModule
 
 __all__ = ["PassBase", "PassResult"]

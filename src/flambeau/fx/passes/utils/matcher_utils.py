@@ -6,7 +6,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from flambeau.core.names import publish
+from flambeau.core.public_names import publish
 from flambeau.fx.graph import Graph
 from flambeau.fx.node import Node
 from flambeau.nn.modules.module import Module

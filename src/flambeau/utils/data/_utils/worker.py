@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flambeau.core.names import explain_absent_names
+from flambeau.core.public_names import explain_absent_names
 from flambeau.data.worker import WorkerInfo, get_worker_info
 
 __all__ = ["WorkerInfo", "_generate_state", "get_worker_info"]

@@ -7,8 +7,8 @@ import struct
 
 import numpy as np
 
-from flambeau.core.memory import address_of
-from flambeau.driver.host.kernels.native.library import KernelLibrary
+from flambeau.core.host_arrays import address_of
+from flambeau.driver.host.kernels.native.kernel_library import KernelLibrary
 from flambeau.ops.cache_blocks import Array
 
 _KERNELS = {np.dtype(np.float32): "add_rows_float", np.dtype(np.float64): "add_rows_double"}

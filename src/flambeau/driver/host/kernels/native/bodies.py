@@ -15,11 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from flambeau.core.memory import address_of
+from flambeau.core.host_arrays import address_of
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Body, Expression, Fold, Launch, Lists, NativeBody, Routine, Scan
-from flambeau.driver.host.kernels.native import added_rows, elements, folds, lists, rows, scans, steps
-from flambeau.driver.host.kernels.native.library import KernelLibrary, library
+from flambeau.driver.host.kernels.native import (
+    added_rows,
+    element_bodies,
+    expression_operators,
+    folds,
+    lists,
+    row_bodies,
+    scans,
+)
+from flambeau.driver.host.kernels.native.kernel_library import KernelLibrary, library
+from flambeau.driver.protocol import Body, Expression, Fold, Launch, Lists, NativeBody, Routine, Scan
 from flambeau.ops.cache_blocks import Array, contiguous
 
 
@@ -41,7 +49,11 @@ def native_step(launch: Launch) -> Callable[..., Array] | None:
     It has the bits of the native body of the launch, so an expression has those of its operators, one after the other.
     """
     loaded, form = library(), launch.kernel.cuda
-    return None if loaded is None or not isinstance(form, Expression) else steps.step(loaded, launch, form)
+    return (
+        None
+        if loaded is None or not isinstance(form, Expression)
+        else expression_operators.step(loaded, launch, form)
+    )
 
 
 def add_rows(out: Array, dim: int, places: Array, source: Array) -> bool:
@@ -53,14 +65,14 @@ def add_rows(out: Array, dim: int, places: Array, source: Array) -> bool:
 def _body(library: KernelLibrary, launch: Launch) -> NativeBody | None:
     form = launch.kernel.cuda
     if isinstance(form, Expression):
-        return elements.body(library, launch, form)
+        return element_bodies.body(library, launch, form)
     if isinstance(form, Lists):
         return lists.body(library, launch, form)
     if isinstance(form, Fold):
         return folds.body(library, launch, form)
     if isinstance(form, Scan):
         return scans.body(library, launch, form)
-    return rows.body(library, launch, form) if isinstance(form, Routine) else None
+    return row_bodies.body(library, launch, form) if isinstance(form, Routine) else None
 
 
 def _with_dense_operands(launch: Launch) -> Launch:
@@ -69,7 +81,9 @@ def _with_dense_operands(launch: Launch) -> Launch:
     See Note [Native bodies and layouts].
     """
     form = launch.kernel.cuda
-    if isinstance(form, Lists) or (isinstance(form, Expression) and elements.has_numpys_bits(launch, form)):
+    if isinstance(form, Lists) or (
+        isinstance(form, Expression) and element_bodies.has_numpys_bits(launch, form)
+    ):
         return launch
     outputs = tuple([_dense(x) for x in launch.outputs])
     inputs = launch.inputs if isinstance(form, Fold) else tuple([_dense(x) for x in launch.inputs])

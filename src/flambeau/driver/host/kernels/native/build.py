@@ -16,8 +16,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flambeau.driver.host.kernels.native.generator import source
-from flambeau.driver.host.kernels.native.library import HERE, INCLUDE, LEVELS, candidates, file_name, is_x86
+from flambeau.driver.host.kernels.native.kernel_library import (
+    HERE,
+    INCLUDE,
+    LEVELS,
+    candidates,
+    file_name,
+    is_x86,
+)
+from flambeau.driver.host.kernels.native.source_generator import source
 
 FLAGS = (
     "-std=c++17", "-O3", "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno", "-fno-strict-aliasing",

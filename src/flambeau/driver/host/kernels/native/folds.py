@@ -12,15 +12,15 @@ from typing import Any
 
 from flambeau.core.dtype import dtype
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Fold, Launch, NativeBody
-from flambeau.driver.host.kernels.native.library import KernelLibrary
-from flambeau.driver.host.kernels.native.names import (
+from flambeau.driver.host.kernels.native.kernel_library import KernelLibrary
+from flambeau.driver.host.kernels.native.kernel_names import (
     COMPUTED,
     TYPES,
     FoldKernel,
     conversion_symbol,
     converts,
 )
+from flambeau.driver.protocol import Fold, Launch, NativeBody
 
 _STEPS = 4  # as in include/elements.h
 _NARROW = 16  # columns of fewer elements are left to NumPy

@@ -9,9 +9,9 @@ from typing import Any
 
 from flambeau.core.dtype import float32
 from flambeau.core.meta import Meta, alike
-from flambeau.driver.api import Launch, Lists, NativeBody
-from flambeau.driver.host.kernels.native.library import KernelLibrary
-from flambeau.driver.host.kernels.native.names import ListKernel
+from flambeau.driver.host.kernels.native.kernel_library import KernelLibrary
+from flambeau.driver.host.kernels.native.kernel_names import ListKernel
+from flambeau.driver.protocol import Launch, Lists, NativeBody
 
 _MOST = 16  # lists, as in include/lists.h
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from flambeau.core.dtype import float32, float64
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch, NativeBody, Scan
-from flambeau.driver.host.kernels.native.library import KernelLibrary
-from flambeau.driver.host.kernels.native.names import ScanKernel
+from flambeau.driver.host.kernels.native.kernel_library import KernelLibrary
+from flambeau.driver.host.kernels.native.kernel_names import ScanKernel
+from flambeau.driver.protocol import Launch, NativeBody, Scan
 
 
 def kernel_of(launch: Launch, form: Scan) -> ScanKernel | None:

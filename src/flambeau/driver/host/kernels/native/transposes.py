@@ -9,8 +9,8 @@ from typing import Any
 
 from flambeau.core.layout import Dims
 from flambeau.core.meta import Meta
-from flambeau.driver.api import Launch, NativeBody
-from flambeau.driver.host.kernels.native.library import KernelLibrary
+from flambeau.driver.host.kernels.native.kernel_library import KernelLibrary
+from flambeau.driver.protocol import Launch, NativeBody
 
 _DIMS = 8  # as in include/elements.h
 _SHORT = 8  # shorter dimensions gain nothing
