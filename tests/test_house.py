@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -317,6 +318,91 @@ def test_no_folder_holds_more_than_25_files(root: Path, larger: set[str]) -> Non
     assert {folder for folder, count in counts.items() if count > 25} == larger
 
 
+MIRRORS = {  # module names that several folders have, each for its layer of one concept
+    "activation": "functions as operators, functions and modules",
+    "allocations": "the memory of each driver",
+    "attention": "as operator, kernel, host body and function",
+    "attention_gradients": "as operator and kernel",
+    "capture": "of each driver",
+    "collate": "batches of samples, and PyTorch's module of their rules",
+    "collectives": "as functions, and as virtual GPUs run them",
+    "convolution": "as operator, kernel, host body and function",
+    "creation": "of tensors, as operators and functions",
+    "cudnn": "the library, and PyTorch's flags of it",
+    "dataset": "as defined, and PyTorch's module of the names",
+    "device": "as a value, and of each driver",
+    "distance": "as functions and modules",
+    "dlpack": "the exchange, and PyTorch's module of it",
+    "doctor": "a command, and what it calls",
+    "driver": "each driver's",
+    "dropout": "as operators, functions and modules",
+    "errors": "exceptions of all packages, and PyTorch's module of one",
+    "experimental": "PyTorch's module under its names of two versions",
+    "explore": "a command, and what it calls",
+    "fft": "as operators, kernels and functions",
+    "foreach": "operators and host bodies",
+    "gamma": "the distribution, and its operator",
+    "geometry": "as operators, kernels and host bodies",
+    "hub": "the module of PyTorch, and what it calls",
+    "indexing": "as operators, kernels and functions",
+    "joining": "as operators, kernels and functions",
+    "launch": "a command, and PyTorch's of the name",
+    "linalg": "as operators and functions",
+    "loss": "as operators, functions and modules",
+    "matmul": "as operators and functions",
+    "memory": "a command, and PyTorch's module of what it shows",
+    "nccl": "the library, and PyTorch's module of it",
+    "normalization": "as operators, host bodies, functions and modules",
+    "norms": "as kernels and functions",
+    "nvtx": "the library, and PyTorch's module of it",
+    "one_hot": "as operator and kernel",
+    "optimizer": "the base class, and the operators of updates",
+    "padding": "as operator, kernels, functions and modules",
+    "pointwise": "operators, and the template of kernels",
+    "pointwise_several": "operators, and the template of kernels",
+    "pooling": "as operators, kernels, host bodies, functions and modules",
+    "products": "of matrices, as kernels and for sparse tensors",
+    "random": "engines, operators, functions, and PyTorch's modules of them",
+    "recurrent": "cells as operators and functions",
+    "recurrent_network": "as operator, kernel and function",
+    "reduction": "operators, template of kernels, host bodies, functions, for sparse tensors",
+    "return_types": "as defined, and PyTorch's module of the names",
+    "run": "a command, and PyTorch's of the name",
+    "sampler": "as defined, and PyTorch's module of the names",
+    "sampling": "of grids, as operators, kernels and functions",
+    "scan": "operators, template of kernels, host bodies",
+    "sliding_windows": "of operators and kernels",
+    "softmax": "as operators, kernels and host bodies",
+    "sorting": "as kernels, host bodies and functions",
+    "sparse": "embeddings, as functions and modules, and PyTorch's module of the name",
+    "storage": "as defined, and PyTorch's modules of the name",
+    "streams": "of each driver, and PyTorch's functions on them",
+    "trace": "a command, and the trace that it writes",
+    "worker": "the process, and PyTorch's module of what it knows",
+    "workspaces": "their sizes for operators, and their memory on GPUs",
+}
+
+
+def test_a_module_name_says_its_content_without_its_folder() -> None:
+    """Several modules have one name if PyTorch has all of them, or if they mirror one concept, as MIRRORS says."""
+    torch = find_spec("torch")
+    if torch is None or torch.origin is None:
+        pytest.skip("PyTorch is not installed, so its module names are unknown")
+    pytorch = Path(torch.origin).parent
+    places: dict[str, list[str]] = {}
+    for path in modules():
+        if path.stem not in ("__init__", "__main__"):
+            places.setdefault(path.stem, []).append(path.relative_to(PACKAGE).as_posix())
+    several = {
+        name: files
+        for name, files in places.items()
+        if len(files) > 1 and not all((pytorch / f).exists() or (pytorch / f[:-3]).is_dir() for f in files)
+    }
+    unclear = {name: files for name, files in several.items() if name not in MIRRORS}
+    assert unclear == {}, "give each a name that says its content, or a reason in MIRRORS"
+    assert MIRRORS.keys() - several.keys() == set(), "these names are unique now: remove them from MIRRORS"
+
+
 MOST_LINES, MOST_PARAMETERS, MOST_CLASS_LINES = 50, 12, 400  # docstrings aside; parameters less `self`
 LARGER = {  # why each may exceed the bounds
     "_aten/private.py:_scaled_dot_product_efficient_attention_backward": "PyTorch's signature",
@@ -324,7 +410,7 @@ LARGER = {  # why each may exceed the bounds
     "autograd/gradcheck.py:gradgradcheck": "PyTorch's signature",
     "data/loader.py:DataLoader.__init__": "PyTorch's signature",
     "distributed/ddp/reducer.py:Reducer.__init__": "PyTorch's signature",
-    "driver/api.py:Driver": "the driver protocol",
+    "driver/protocol.py:Driver": "the driver protocol",
     "driver/cuda/driver.py:CudaDriver": "the driver protocol",
     "driver/cuda/linalg/geometry.py:cdist": "one text of C++",
     "driver/cuda/linalg/geometry.py:cdist_backward": "one text of C++",
