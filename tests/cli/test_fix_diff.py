@@ -1,9 +1,10 @@
 """`flambeau run --apply-fixes`: a diff that `git apply` takes, after which the program is race-free."""
 
 import subprocess
+import sys
 
 import pytest
-from cli_kit import flambeau_run, program
+from cli_kit import environment, flambeau_run, program
 
 from flambeau.observe.reports import Edit
 from flambeau.report.fix_diff import fix_diff
@@ -50,6 +51,34 @@ def test_a_program_elsewhere_says_where_its_diff_applies(tmp_path):
     script = program(folder, RACY)
     done = flambeau_run(tmp_path, "--apply-fixes", script, cwd=here)
     assert f"the diff applies in {folder}" in done.err and "--- a/program.py\n" in done.out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["launch", "--nproc-per-node", "2"], ["trace", "-o", "t.svg"], ["explore", "--schedules", "5"]],
+    ids=lambda command: command[0],
+)
+def test_each_command_that_runs_a_program_prints_the_diff(tmp_path, command):
+    program(tmp_path, HELPER, "helper.py")
+    script = program(tmp_path, RACY)
+    line = [sys.executable, "-m", "flambeau", *command, "--apply-fixes", "--full-traceback", script.name]
+    line = [part for part in line if part != "--full-traceback" or command[0] != "explore"]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, timeout=120, env=environment())
+    diff = done.stdout[done.stdout.index("--- a/program.py\n") :]
+    assert "+torch.cuda.current_stream().wait_stream(loader.copies)\n" in diff, done.stderr
+    subprocess.run(
+        ["git", "apply"], input=diff.partition("\nsum:")[0], text=True, cwd=tmp_path, check=True, timeout=60
+    )
+
+
+def test_explorations_compute_as_their_options_say(tmp_path):
+    text = "import sys, torch\nprint(torch.get_float32_matmul_precision(), file=sys.stderr)\n"
+    line = ["explore", "--schedules", "1", "--float32-precision", "highest", program(tmp_path, text).name]
+    done = subprocess.run(
+        [sys.executable, "-m", "flambeau", *line], capture_output=True, text=True, cwd=tmp_path, timeout=120,
+        env=environment(),
+    )  # fmt: skip
+    assert "highest\n" in done.stderr
 
 
 def test_without_races_there_is_no_diff(tmp_path):

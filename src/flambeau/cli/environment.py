@@ -44,6 +44,11 @@ def add_machine_options(parser: argparse.ArgumentParser, *, for_ranks: bool = Fa
         action="store_true",
         help="give no certificate if the host may have used pinned memory through a view, which is not seen",
     )
+    add_computation_options(parser)
+
+
+def add_computation_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of how devices compute, which `export_computation_options` exports."""
     parser.add_argument(
         "--float32-precision",
         choices=("highest", "high", "medium"),
@@ -65,9 +70,14 @@ def export_options(options: argparse.Namespace) -> None:
         "FLAMBEAU_SCHEDULE": options.schedule,
         "FLAMBEAU_RACES": options.races,
         "FLAMBEAU_STRICT": "1" if options.strict else None,
-        "FLAMBEAU_FLOAT32_PRECISION": options.float32_precision,
-        "FLAMBEAU_COMPILE": options.compile,
     }
+    os.environ.update({name: value for name, value in chosen.items() if value is not None})
+    export_computation_options(options)
+
+
+def export_computation_options(options: argparse.Namespace) -> None:
+    """Set environment variables for the options of how devices compute."""
+    chosen = {"FLAMBEAU_FLOAT32_PRECISION": options.float32_precision, "FLAMBEAU_COMPILE": options.compile}
     os.environ.update({name: value for name, value in chosen.items() if value is not None})
     if options.float32_precision is not None:
         follow_environment()

@@ -17,9 +17,9 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 from flambeau.cli import import_hook
-from flambeau.cli.environment import why_not_readable
+from flambeau.cli.environment import add_computation_options, export_computation_options, why_not_readable
 from flambeau.cli.output.explore_report import exploration_document, write_exploration, write_first
-from flambeau.cli.output_files import add_outputs, why_no_outputs, write_outputs
+from flambeau.cli.output_files import add_fixes, add_outputs, why_no_outputs, write_fixes, write_outputs
 from flambeau.cli.progress import Progress
 from flambeau.cli.run import INTERRUPTED, RACE_STATUS, execute, exit_status, processes_so_far
 from flambeau.cli.signals import Stopping, Terminated
@@ -75,7 +75,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
     parser.add_argument(
         "--profile", metavar="NAME", default=configuration.PROFILE, help="model of the virtual GPUs"
     )
+    add_computation_options(parser)
     add_outputs(parser)
+    add_fixes(parser)
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module's name")
     parser.add_argument("program", metavar="PROGRAM", help="a script, or with -m a module")
     parser.add_argument(
@@ -93,6 +95,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"flambeau explore: {why}", file=sys.stderr)
         return 2
     _take_last(options)
+    export_computation_options(options)
     if options.schedules is None and options.time is None:
         options.schedules = _SCHEDULES
     import_hook.install()
@@ -125,8 +128,11 @@ def run(options: argparse.Namespace) -> int:
         assert found is not None
         children = processes_so_far() > processes
         status = _status(found, stopping)
-        written, failed = write_outputs(options, exploration_document(found, status))
+        document = exploration_document(found, status)
+        written, failed = write_outputs(options, document)
         write_exploration(found, sys.stdout, [_CHILDREN] if children else [], written)
+        if options.apply_fixes:
+            write_fixes(options, document, options.program)
         return status or failed
 
 
@@ -263,5 +269,8 @@ def _uses_torch(module: ModuleType) -> bool:
 def _command(options: argparse.Namespace, schedule: str) -> str:
     """Return the line that repeats a schedule."""
     line = ["flambeau", "run", "--devices", str(options.devices), "--profile", options.profile]
+    for option in ("float32_precision", "compile"):
+        if value := getattr(options, option):
+            line += [f"--{option.replace('_', '-')}", value]
     line += ["--schedule", schedule, *(["-m"] if options.module else []), options.program, *options.arguments]
     return shlex.join(line)

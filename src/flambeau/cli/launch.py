@@ -12,8 +12,9 @@ from pathlib import Path
 from flambeau.cli import import_hook
 from flambeau.cli.environment import add_machine_options, export_options, why_no_machine
 from flambeau.cli.output.launch_report import REPORT, launch_document, write_ranks
-from flambeau.cli.output_files import add_outputs, why_no_outputs, write_outputs
-from flambeau.cli.run import RACE_STATUS
+from flambeau.cli.output_files import add_fixes, add_outputs, why_no_outputs, write_fixes, write_outputs
+from flambeau.cli.run import RACE_STATUS, add_full_traceback
+from flambeau.cli.tracebacks import FULL
 from flambeau.report.child_reports import ChildReports
 from flambeau.report.document import has_failed
 from flambeau.runtime.devices import configuration
@@ -29,7 +30,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
     )
     add_machine_options(parser, for_ranks=True)
     add_outputs(parser)
+    add_fixes(parser)
     parser.add_argument("--quiet", action="store_true", help="print no report")
+    add_full_traceback(parser)
     import_module("flambeau.distributed.launching.launch_options").add_arguments(parser)
     parser.set_defaults(do=run)
 
@@ -75,12 +78,16 @@ def _report(
     status = status or failed
     if not options.quiet and document["ranks"]:
         write_ranks(document, sys.stderr, written, failed=status != 0)
+    if options.apply_fixes:
+        write_fixes(options, document, options.training_script)
     return status
 
 
 def _set_environment(options: argparse.Namespace) -> None:
     """Set the environment variables of the ranks."""
     export_options(options)
+    if options.full_traceback:
+        os.environ[FULL] = "1"
     with suppress(ValueError):  # a malformed variable: the ranks report it on first use
         requested = configuration.from_environment()
         if requested.driver != "cuda" and "FLAMBEAU_VIRTUAL_DEVICES" not in os.environ:

@@ -1,4 +1,4 @@
-"""The output files that several commands write: JSON, SARIF; and GitHub's annotations."""
+"""The output that several commands write: JSON, SARIF, GitHub's annotations, and the diff of fixes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from importlib import import_module
 from pathlib import Path
 
 from flambeau.cli.environment import why_not_writable
-from flambeau.report.document import Document, write_document
+from flambeau.cli.output.console import escape_unencodable
+from flambeau.observe.reports import Edit
+from flambeau.report.document import Document, races_of, write_document
 from flambeau.report.github_annotations import source_root, wants_annotations, write_annotations
 
 
@@ -23,6 +25,31 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="write races and failures as SARIF, for GitHub code scanning",
     )
+
+
+def add_fixes(parser: argparse.ArgumentParser) -> None:
+    """Add `--apply-fixes`."""
+    parser.add_argument(
+        "--apply-fixes",
+        action="store_true",
+        help="print the fixes of races as a diff over the program's own files, for `git apply`; edits nothing",
+    )
+
+
+def write_fixes(options: argparse.Namespace, document: Document, program: str) -> None:
+    """Print the diff. If the program is not below the working directory, also print the folder in which it applies."""
+    root = Path.cwd()
+    if not options.module and not Path(program).resolve().is_relative_to(root):
+        root = Path(program).resolve().parent
+        print(f"flambeau {options.command}: the diff applies in {root}", file=sys.stderr)
+    races = list(races_of(document))
+    fix_diff = import_module("flambeau.report.fix_diff").fix_diff  # few runs need it
+    diff = fix_diff([Edit(**edit) for race in races for edit in race["fix"]["edits"]], root)
+    if races and not diff:
+        print(f"flambeau {options.command}: no fix is a line of a file below {root}", file=sys.stderr)
+    escape_unencodable(sys.stdout)
+    sys.stdout.write(diff)
+    sys.stdout.flush()
 
 
 def why_no_outputs(options: argparse.Namespace, *others: Path | None) -> str:

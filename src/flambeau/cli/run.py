@@ -22,17 +22,23 @@ from zipfile import is_zipfile
 
 from flambeau.cli import import_hook
 from flambeau.cli.environment import add_machine_options, export_options, why_no_machine, why_not_readable
-from flambeau.cli.output.console import PIPE_STATUS, escape_unencodable, is_lost
+from flambeau.cli.output.console import PIPE_STATUS, is_lost
 from flambeau.cli.output.run_report import write_screen
-from flambeau.cli.output_files import add_outputs, why_no_outputs, write_files, write_outputs
+from flambeau.cli.output_files import (
+    add_fixes,
+    add_outputs,
+    why_no_outputs,
+    write_files,
+    write_fixes,
+    write_outputs,
+)
 from flambeau.cli.signals import Stopping, Terminated
 from flambeau.cli.tracebacks import FULL, traceback_of
 from flambeau.cli.trailing_options import take_last
 from flambeau.core.errors import NotSupportedError, RaceError
 from flambeau.observe import handovers
-from flambeau.observe.reports import Edit
 from flambeau.report.child_reports import ChildReports
-from flambeau.report.document import Document, has_failed, races_of, run_document
+from flambeau.report.document import Document, has_failed, run_document
 from flambeau.report.recorder import ProcessRecorder
 from flambeau.runtime import system
 from flambeau.runtime.devices import blas_threads, configuration
@@ -66,11 +72,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
     )
     parser.add_argument("-c", dest="is_code", action="store_true", help="PROGRAM is Python code")
     parser.add_argument("--picture", metavar="FILE", type=Path, help="write the timeline as an SVG picture")
-    parser.add_argument(
-        "--apply-fixes",
-        action="store_true",
-        help="print the fixes of races as a diff over the program's own files, for `git apply`; edits nothing",
-    )
     add_outputs(parser)
     add_options(parser)
     parser.set_defaults(do=run)
@@ -87,14 +88,20 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of each command that runs a program: its machine, its reports, and the program."""
     add_machine_options(parser)
+    add_fixes(parser)
     parser.add_argument("--quiet", action="store_true", help="print no report")
-    parser.add_argument(
-        "--full-traceback", action="store_true", help="show Flambeau's own frames in tracebacks"
-    )
+    add_full_traceback(parser)
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module's name")
     parser.add_argument("program", metavar="PROGRAM", help="a script, - for stdin, or with -m a module")
     parser.add_argument(
         "arguments", metavar="...", nargs=argparse.REMAINDER, help="the program's own arguments"
+    )
+
+
+def add_full_traceback(parser: argparse.ArgumentParser) -> None:
+    """Add `--full-traceback`."""
+    parser.add_argument(
+        "--full-traceback", action="store_true", help="show Flambeau's own frames in tracebacks"
     )
 
 
@@ -367,7 +374,7 @@ def _write_reports(options: argparse.Namespace, recorder: ProcessRecorder, docum
     if not options.quiet:
         write_screen(document, sys.stderr, [*drawn, *written], failed=status != 0)
     if options.apply_fixes:
-        _write_fixes(options, document)
+        write_fixes(options, document, options.program)
     return status
 
 
@@ -384,19 +391,3 @@ def _draw_timelines(options: argparse.Namespace, recorder: ProcessRecorder) -> t
             (options.picture, partial(timelines.write_picture, recorder)),
         ],
     )
-
-
-def _write_fixes(options: argparse.Namespace, document: Document) -> None:
-    """Print the diff. If the program is not below the working directory, also print the folder in which it applies."""
-    root = Path.cwd()
-    if not options.module and not Path(options.program).resolve().is_relative_to(root):
-        root = Path(options.program).resolve().parent
-        _say(options, f"the diff applies in {root}")
-    races = list(races_of(document))
-    fix_diff = import_module("flambeau.report.fix_diff").fix_diff  # few runs need it
-    diff = fix_diff([Edit(**edit) for race in races for edit in race["fix"]["edits"]], root)
-    if races and not diff:
-        _say(options, f"no fix is a line of a file below {root}")
-    escape_unencodable(sys.stdout)
-    sys.stdout.write(diff)
-    sys.stdout.flush()

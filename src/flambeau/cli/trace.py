@@ -33,7 +33,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser], su
     )
     add_outputs(parser)
     add_options(parser)
-    parser.set_defaults(do=trace, trace=[], picture=None, apply_fixes=False)
+    parser.set_defaults(do=trace, trace=[], picture=None)
 
 
 def trace(options: argparse.Namespace) -> int:
