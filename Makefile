@@ -75,7 +75,7 @@ lint: $(VENV)/ready-test
 # The pages and the stubs that are generated. Tests compare them with what this writes.
 docs: $(VENV)/ready-test
 	$(BIN)/python -m flambeau.testing.operator_page tests/goldens/torch_names.txt > docs/operators.md
-	$(BIN)/python -m flambeau.testing.contents_page tests/goldens/torch_modules.txt > docs/contents.md
+	$(BIN)/python -m flambeau.testing.contents_page tests/goldens/torch_modules.txt tests/goldens/torch_module_paths.txt > docs/contents.md
 	$(BIN)/python -m flambeau.testing.coverage_page tests/goldens/cuda_names.txt > docs/coverage.md
 	$(BIN)/python -m flambeau.testing.performance_page bench/results > docs/performance.md
 	$(BIN)/python -m bench.accuracy page

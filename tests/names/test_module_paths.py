@@ -290,7 +290,7 @@ def test_activities_of_other_devices_record_nothing(m: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "advice"),
     [("torch._inductor.codecache", "eagerly"), ("torch.distributed._shard.metadata", "DistributedDataParallel"),
-     ("torch.utils.collect_env", "doctor"), ("torch.onnx.symbolic_helper", "Export with PyTorch"),
+     ("torch.utils.mkldnn", "C++"), ("torch.onnx.symbolic_helper", "Export with PyTorch"),
      ("torch.cuda._memory_viz", "flambeau memory"), ("torch.distributed.launcher.api", "flambeau launch"),
      ("torch.nothing", None)],
 )  # fmt: skip

@@ -7,6 +7,8 @@ from types import ModuleType
 
 _LINALG = "PyTorch has removed it: use torch.linalg.{}"
 _NESTED = "Pad the tensors: torch.nn.utils.rnn.pad_sequence"
+_MASKED = "Use torch.where with reductions, or a NaN as the mask"
+_NO_COUNTERPART = "It has no counterpart on virtual GPUs"
 _PACKAGE = "Save a state_dict with torch.save, and the code as files"
 # Names by the modules and classes that have them in PyTorch: "owners: names", both regular expressions.
 _ADVICE = {
@@ -17,7 +19,7 @@ _ADVICE = {
     "torch|Tensor: solve": _LINALG.format("solve"),
     "torch: native_norm": "PyTorch has it for sparse tensors only: use torch.norm",
     "torch|Tensor: nested|to_padded_tensor": _NESTED,
-    "torch: masked": "Use torch.where with reductions, or a NaN as the mask",
+    "torch: masked": _MASKED,
     "torch: export|aot_.*": "Flambeau runs programs eagerly: torch.fx.symbolic_trace makes graphs",
     "torch: package": _PACKAGE,
     "torch.*|Tensor: (de)?quantize.*|quantized.*|q_.*|int_repr|qscheme|empty_quantized|"
@@ -30,14 +32,13 @@ _ADVICE = {
     "torch|torch.storage|torch.cuda: Storage|.*StorageBase": "Use Tensor.untyped_storage()",
     "Tensor: names|refine_names|align_to|rename|align_as": "Flambeau has no named tensors: number the dimensions",
     "torch.utils.data: datapipes": "Use a Dataset or an IterableDataset",
-    "torch.cuda: green_contexts|GreenContext|gds|tunable": "It has no counterpart on virtual GPUs",
+    "torch.cuda: green_contexts|GreenContext|gds|tunable": _NO_COUNTERPART,
     "torch(.utils)?: ThroughputBenchmark|bottleneck": "Use torch.profiler",
     "torch: _scaled_grouped_mm.*": "Call torch.nn.functional.scaled_grouped_mm",
     "torch.autograd: NestedIOFunction": "PyTorch's raises when it is called: use "
     "torch.autograd.Function and flatten the arguments",
     "torch.autograd.graph: region_activation_memory_budget": "It steers PyTorch's compiler: use torch.utils.checkpoint",
     "torch.autograd.graph: set_override_stale_capture_stream": "Leaves take the current stream: delete the call",
-    "torch.optim: swap_in_optimizer_params_and_state": "Make a second optimizer and call its load_state_dict",
     "torch.utils.checkpoint: SAC_IGNORED_OPS": "Policies are never asked about aten.detach: delete the use",
     "torch.distributed: ProcessGroupGloo": 'Call init_process_group("gloo") or new_group(backend="gloo")',
     "torch.distributed: record_comm": "torch.profiler.record_function names a range around collectives",
@@ -77,7 +78,6 @@ _MODULE_ADVICE = {
     "torch\\.distributed\\.(launcher|elastic)": "Start ranks with `flambeau launch`, or torch.multiprocessing.spawn",
     "torch\\.distributed": _SHARDED,
     "torch\\.utils\\.data\\.(datapipes|graph.*)": "Use a Dataset or an IterableDataset",
-    "torch\\.utils\\.collect_env": "Run `flambeau doctor`",
     "torch\\.testing\\._internal": "It tests PyTorch itself: use torch.testing.assert_close",
     "torch\\.nested": _NESTED,
     "torch\\.nn\\.attention": "Call torch.nn.functional.scaled_dot_product_attention for each sequence",
@@ -86,6 +86,17 @@ _MODULE_ADVICE = {
     "torch\\.cuda\\._memory_viz": "Draw a snapshot with `flambeau memory SNAPSHOT`",
     "torch\\.profiler|torch\\.autograd\\.profiler_legacy": "Use torch.profiler.profile",
     "torch\\.(sparse|utils)\\._triton.*": "Flambeau does not run Triton kernels",
+    "torch\\.(accelerator|mps|mtia|xpu)": "Flambeau has CPUs and NVIDIA GPUs only; names for others are in the parent",
+    "torch\\.cuda": _NO_COUNTERPART,
+    "torch\\.masked": _MASKED,
+    "torch\\.monitor": "Use logging, or torch.profiler.record_function",
+    "torch\\.numa": "Bind processes to nodes with numactl",
+    "torch\\.backends": "It configures a library or a processor that Flambeau does not use: delete the use",
+    "torch\\.(nn\\.modules|sparse|cpu\\.amp|utils\\.(benchmark|tensorboard))": "It is an inner module of "
+    "PyTorch: import names from the package",
+    "torch\\.utils\\.data": "Set random seeds in a worker_init_fn of your own",
+    "torch\\.utils\\.throughput_benchmark": "Use torch.profiler",
+    "torch\\.(contrib|nativert|nn\\.(backends|cpp)|utils)": "It serves PyTorch's C++ code, its builds, or TorchScript",
     "torch\\._vendor": "Install the package `packaging`",
 }
 

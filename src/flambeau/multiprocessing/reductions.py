@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from multiprocessing import reduction, resource_sharer  # noqa: F401 (so early: no thread may be in it when we fork)
-from typing import Any
+from typing import Any, ClassVar
 
 from flambeau.core.device import CPU, device
 from flambeau.core.dtype import dtype
@@ -191,6 +191,21 @@ def rebuild_storage_empty() -> Storage:
     return UntypedStorage(0)._row.memory
 
 
+class _MemoryNumber:
+    """The number of a memory, shared by its living references.
+
+    Attributes:
+        reference: A weak reference to the memory.
+    """
+
+    __slots__ = ("__weakref__", "reference")
+    living: ClassVar[weakref.WeakValueDictionary[int, _MemoryNumber]] = weakref.WeakValueDictionary()
+
+    def __init__(self, reference: weakref.ref[Storage]) -> None:
+        self.reference = reference
+        self.living[id(reference)] = self
+
+
 class StorageWeakRef:
     """A weak reference to the memory of a storage, whichever objects show it. Of equal memory they are equal.
 
@@ -201,16 +216,37 @@ class StorageWeakRef:
         cdata: A number of the memory, which no other memory gets while a reference of it lives.
     """
 
-    __slots__ = ("_reference", "cdata")
+    __slots__ = ("_number", "cdata")
 
     def __init__(self, storage: Any) -> None:
         memory: Storage = storage._row.memory if isinstance(storage, Face) else storage
-        self._reference = weakref.ref(memory)  # one object for each memory
-        self.cdata = id(self._reference)
+        reference = weakref.ref(memory)  # one object for each memory
+        self.cdata = id(reference)
+        self._number = _MemoryNumber.living.get(self.cdata) or _MemoryNumber(reference)
+
+    @classmethod
+    def from_weakref(cls, cdata: int) -> StorageWeakRef:
+        """Return a reference to the memory that has the number `cdata`.
+
+        Args:
+            cdata: The attribute of a living reference. A number alone keeps nothing alive, unlike PyTorch's pointer.
+
+        Raises:
+            ValueError: If no living reference has this number.
+        """
+        number = _MemoryNumber.living.get(cdata)
+        if number is None:
+            raise ValueError(
+                f"from_weakref(): no StorageWeakRef with cdata {cdata!r} lives in this process: keep the reference "
+                "that has the number"
+            )
+        made = cls.__new__(cls)
+        made._number, made.cdata = number, cdata
+        return made
 
     def expired(self) -> bool:
         """Return True if the memory has been freed."""
-        return self._reference() is None
+        return self._number.reference() is None
 
     def __hash__(self) -> int:
         return self.cdata

@@ -16,6 +16,7 @@ from flambeau.optim.lbfgs import LBFGS
 from flambeau.optim.muon import Muon
 from flambeau.optim.nadam import NAdam
 from flambeau.optim.optimizer import Optimizer
+from flambeau.optim.optimizer_helpers import swap_in_optimizer_params_and_state
 from flambeau.optim.radam import RAdam
 from flambeau.optim.rmsprop import RMSprop
 from flambeau.optim.rprop import Rprop

@@ -40,5 +40,6 @@ from flambeau.optim import rprop as rprop
 from flambeau.optim import sgd as sgd
 from flambeau.optim import sparse_adam as sparse_adam
 from flambeau.optim import swa_utils as swa_utils
+from flambeau.optim.optimizer_helpers import swap_in_optimizer_params_and_state as swap_in_optimizer_params_and_state
 from flambeau.optim import zero_redundancy as zero_redundancy
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 from flambeau.core.dtype import dtype, float32, float64
@@ -14,6 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 ParamsT: TypeAlias = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 """What an optimizer takes as its parameters."""
 
+_SWAP = "swap_in_optimizer_params_and_state"
 _FOREACH, _FUSED = ["cuda"], ["cuda", "cpu"]  # types of devices
 _params_doc = "params (iterable): parameters, (name, parameter) pairs, or dicts that each define a group"
 _foreach_doc = (
@@ -87,3 +90,70 @@ def _device_dtype_check_for_fused(p: Tensor, cuda_unsupported: bool = False) -> 
             "`fused=True` requires all the params to be floating point Tensors of supported devices: "
             f"{devices} but {p.dtype} and {p.device.type}"
         )
+
+
+@contextmanager
+def swap_in_optimizer_params_and_state(
+    optimizer: Any, swapin_parameters: dict[str, Tensor], swapin_optim_state: dict[str, Any]
+) -> Iterator[None]:
+    """Give an optimizer other parameters and state; leaving the block restores its own.
+
+    The optimizer changes the given tensors in place. Entries that it adds to a state are not added to the given one.
+
+    Args:
+        swapin_parameters: Tensors in the order of the optimizer's parameters.
+        swapin_optim_state: A result of `state_dict()` of an optimizer with as many groups and parameters.
+
+    Raises:
+        RuntimeError: If the optimizer has no state yet, or the given parameters and state do not fit it.
+    """
+    state, groups = _fitting_state(optimizer, swapin_optim_state)
+    given = iter(swapin_parameters.values())
+    params = [[p for _, p in zip(group["params"], given, strict=False)] for group in groups]
+    if any(len(taken) < len(group["params"]) for taken, group in zip(params, groups, strict=True)):
+        _refuse(
+            f"the explicit parameter state to match optimizer.param_groups ordering, but got {len(swapin_parameters)} "
+            f"tensors for {sum(len(group['params']) for group in groups)} parameters"
+        )
+    own_state, own_groups = optimizer.state, [dict(group) for group in optimizer.param_groups]
+    try:
+        optimizer.state = defaultdict(dict)
+        for live, group, taken in zip(optimizer.param_groups, groups, params, strict=True):
+            live.update(group, params=taken)
+            for p, number in zip(taken, group["params"], strict=True):
+                optimizer.state[p] = dict(state.get(number, {}))
+        yield
+    finally:
+        optimizer.state = own_state
+        for live, group in zip(optimizer.param_groups, own_groups, strict=True):
+            live.clear()
+            live.update(group)
+
+
+def _fitting_state(optimizer: Any, given: Any) -> tuple[Mapping[Any, Any], list[dict[str, Any]]]:
+    """Return the states by number and the groups of a state_dict that fits the optimizer."""
+    if not optimizer.state:
+        _refuse("initialized optimizer state")
+    if not isinstance(given, dict):
+        _refuse(f"a DCP-style optimizer state_dict, but got {type(given).__name__}")
+    state, groups = given.get("state"), given.get("param_groups")
+    if not isinstance(state, dict):
+        _refuse(f"swapin_optim_state['state'] to be a dict, but got {type(state).__name__}")
+    if not isinstance(groups, list) or len(groups) != len(optimizer.param_groups):
+        _refuse(f"swapin_optim_state['param_groups'] to be a list of {len(optimizer.param_groups)} groups")
+    for at, (live, group) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
+        if not isinstance(group, dict) or group.keys() != live.keys():
+            _refuse(f"param_groups[{at}] to be a dict with the optimizer's keys {sorted(live)}")
+        if not isinstance(group["params"], list) or len(group["params"]) != len(live["params"]):
+            _refuse(f"param_groups[{at}]['params'] to be a list of {len(live['params'])} numbers")
+    numbers = {number for group in groups for number in group["params"]}
+    if extra := [key for key in state if key not in numbers]:
+        _refuse(
+            "swapin_optim_state['state'] to be keyed only by packed parameter ids from param_groups[*]['params']; "
+            f"got extra keys {extra!r}"
+        )
+    return state, groups
+
+
+def _refuse(what: str) -> None:
+    raise RuntimeError(f"{_SWAP} requires {what}.")

@@ -1,9 +1,11 @@
 """The generator of docs/contents.md, which lists PyTorch's documented names and whether each exists.
 
-    python -m flambeau.testing.contents_page tests/goldens/torch_modules.txt > docs/contents.md
+    python -m flambeau.testing.contents_page tests/goldens/torch_modules.txt tests/goldens/torch_module_paths.txt \\
+        > docs/contents.md
 
-The file lists the public names of PyTorch's modules, one a line: `nn.Linear`. Each section is a function of that list;
-`SECTIONS` has them in order. Tests compare the page with the package, and the list with PyTorch.
+The first file lists the public names of PyTorch's modules, one a line: `nn.Linear`. Each section is a function of that
+list; `SECTIONS` has them in order. The second file lists the paths of all public modules, of which the last section
+names the missing ones. Tests compare the page with the package, and both lists with PyTorch.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import flambeau
-from flambeau.core.absent_names import advice_for
+from flambeau.core.absent_names import advice_for, advice_for_module
 from flambeau.testing.markdown import wrap
 
 HEADER = """# Coverage
@@ -86,10 +88,15 @@ NOTES = (
 """The notes of the same list, and our page on the matter."""
 
 
-def page(theirs: Iterable[str]) -> str:
-    """Return the page. `theirs`: the public names of PyTorch's modules."""
+def page(theirs: Iterable[str], paths: Iterable[str]) -> str:
+    """Return the page.
+
+    Args:
+        theirs: The public names of PyTorch's modules.
+        paths: The paths of all public modules, such as `torch.nn.attention.bias`.
+    """
     names = list(theirs)
-    return "\n".join([HEADER, *[section(names) for section in SECTIONS]])
+    return "\n".join([HEADER, *[section(names) for section in SECTIONS], missing_modules(paths)])
 
 
 def contents(names: Sequence[str]) -> str:
@@ -130,6 +137,35 @@ def others(names: Sequence[str]) -> str:
     return "## Missing from other modules\n\n" + "".join(lines)
 
 
+def missing_paths(paths: Iterable[str]) -> list[str]:
+    """Return the modules that are missing here, without those below another missing one."""
+    gone = {path for path in paths if not _has_module(path)}
+    return sorted(path for path in gone if path.rpartition(".")[0] not in gone)
+
+
+def _has_module(path: str) -> bool:
+    """Return True if the package has the file of a module, or has made the module. Does not import it."""
+    file = Path(flambeau.__file__).parent.joinpath(*path.split(".")[1:])
+    is_file = file.with_suffix(".py").is_file() or (file / "__init__.py").is_file()
+    return is_file or path.replace("torch", "flambeau", 1) in sys.modules
+
+
+def missing_modules(paths: Iterable[str]) -> str:
+    """Return the missing modules, by what to do instead."""
+    by_advice: dict[str, list[str]] = {}
+    for path in missing_paths(paths):
+        by_advice.setdefault(advice_for_module(path) or "", []).append(f"`{path}`")
+    lines = [
+        wrap(f"- {advice}: {', '.join(by_advice[advice])}.", indent="  ") + "\n"
+        for advice in sorted(by_advice)
+    ]
+    return (
+        "## Missing modules of PyTorch 2.13\n\n"
+        "These public modules cannot be imported. The ImportError says what to do instead, as each item does\n"
+        "before its names. Modules below a missing one are missing, too.\n\n" + "".join(lines)
+    )
+
+
 SECTIONS: tuple[Callable[[Sequence[str]], str], ...] = (contents, notes, others)
 
 
@@ -159,8 +195,8 @@ def absent(names: Sequence[str], module: str) -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Write the page."""
-    (names,) = arguments
-    sys.stdout.write(page(Path(names).read_text().split()))
+    names, paths = (Path(file).read_text().split() for file in arguments)
+    sys.stdout.write(page(names, paths))
     return 0
 
 

@@ -192,6 +192,7 @@ WHY = (
     ("The compiler of TorchScript, which runs functions as Python here", r"compile|^cond$|^fork$|^wait$|^sym_|^parse_|"
      r"import_ir|_type_|init_num_threads"),
     ("Devices and backends other than CUDA", r"ipu|xpu|mtia|mkldnn|get_device_module"),
+    ("First-class dimensions of functorch.dim, a second way of indexing", r"^index$"),
     ("Generators of PyTorch's data loading threads, which do not exist here", r"thread_safe"),
 )  # fmt: skip
 """Why names are lacking: reasons, and patterns of the names that each covers."""

@@ -12,11 +12,16 @@ import pytest
 from cli.cli_kit import environment
 from support import torch
 
+from flambeau.core.absent_names import advice_for_module
 from flambeau.testing import contents_page
 
 ROOT = Path(__file__).parents[3]
 NAMES = ROOT / "tests" / "goldens" / "torch_modules.txt"
-WRITE = "python -m flambeau.testing.contents_page tests/goldens/torch_modules.txt > docs/contents.md"
+PATHS = ROOT / "tests" / "goldens" / "torch_module_paths.txt"
+WRITE = (
+    "python -m flambeau.testing.contents_page tests/goldens/torch_modules.txt tests/goldens/torch_module_paths.txt "
+    "> docs/contents.md"
+)
 LISTED = [
     "amp", "autograd", "autograd.functional", "autograd.graph", "backends.cuda", "backends.cudnn", "cuda.amp",
     "distributed", "distributions", "futures", "jit", "multiprocessing", "linalg",
@@ -48,9 +53,34 @@ def test_the_list_of_names_is_pytorchs():
     assert NAMES.read_text() == written()
 
 
+def public_paths():
+    """Return the paths of PyTorch's public modules, which its files show; without its tests."""
+    root = Path(torch.__file__).parent
+    found = []
+    for file in root.rglob("*.py"):
+        *folders, name = file.relative_to(root).with_suffix("").parts
+        parts = folders if name == "__init__" else [*folders, name]
+        is_package = all(
+            (root.joinpath(*folders[:at]) / "__init__.py").is_file() for at in range(len(folders) + 1)
+        )
+        if parts and is_package and not any(part.startswith("_") for part in parts) and parts[0] != "testing":
+            found.append(".".join(["torch", *parts]))
+    return sorted(found)
+
+
+def test_the_list_of_paths_is_pytorchs():
+    assert PATHS.read_text().split() == public_paths()
+
+
+def test_each_missing_module_says_what_to_do_instead():
+    gone = contents_page.missing_paths(PATHS.read_text().split())
+    assert len(gone) > 100 and "torch.utils.collect_env" not in gone
+    assert [path for path in gone if advice_for_module(path) is None] == []
+
+
 @pytest.fixture(scope="module")
 def page():
-    return contents_page.page(NAMES.read_text().split())
+    return contents_page.page(NAMES.read_text().split(), PATHS.read_text().split())
 
 
 def test_the_committed_page_is_the_generated_one(page):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau.nn.functional import loss, normalization, pooling
+from flambeau.nn.functional.sparse import bags_with_places
 from flambeau.nn.functional.sparse import embedding as rows_of
 from flambeau.tensor.arguments.arg_errors import IntOrTuple, IntTuple
 from flambeau.tensor.arguments.public import function
@@ -74,6 +75,41 @@ def embedding(
     """Return rows of `weight` that `indices` name; the row `padding_idx` gets no gradient."""
     padding = padding_idx if 0 <= padding_idx < len(weight) else None
     return rows_of(indices, weight, padding, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+
+
+@function
+@signatures("""
+embedding_bag(weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool, mode: int, sparse: bool,
+    per_sample_weights: Tensor | None, include_last_offset: bool, padding_idx: int | None)
+embedding_bag(weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool=, mode: int=, sparse: bool=,
+    per_sample_weights: Tensor | None=, include_last_offset: bool=)
+""")
+def embedding_bag(
+    weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False, mode: int = 0,
+    sparse: bool = False, per_sample_weights: Given = None, include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Reduce the rows of `weight` that `indices` names, bag by bag.
+
+    Args:
+        offsets: The start of each bag in `indices`; with `include_last_offset` followed by the end.
+        mode: 0 for the sum, 1 for the mean, 2 for the maximum.
+
+    Returns:
+        The bags, the bag of each index, the number of rows of each bag, and the index of each maximum. The last three
+        are what a backward kernel reads: those that the mode does not need are empty or zeros, as in PyTorch.
+    """
+    return bags_with_places(
+        weight,
+        indices,
+        offsets,
+        scale_grad_by_freq,
+        mode,
+        sparse,
+        per_sample_weights,
+        include_last_offset,
+        padding_idx,
+    )
 
 
 @function

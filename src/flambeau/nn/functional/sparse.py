@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from flambeau.core.dtype import FLOATING, float32, int32, int64
+from flambeau.core.dtype import FLOATING, float32, float64, int32, int64
 from flambeau.core.errors import argument_type
 from flambeau.nn.functional.activation import require_tensor
 from flambeau.ops.index.embedding import embedding as embedding_op
@@ -22,6 +22,8 @@ from flambeau.tensor.functions.reduction import norm
 from flambeau.tensor.functions.sorting import searchsorted
 from flambeau.tensor.signatures import by_parser, compares
 from flambeau.tensor.tensor import Tensor
+
+_MODES = ("sum", "mean", "max")  # of torch.embedding_bag, by their numbers
 
 
 @compares("norm_type")
@@ -262,6 +264,75 @@ def _largest(rows: Tensor, bags: Tensor, count: int) -> Tensor:
         places = where(is_top, creation.arange(total, device=rows.device).unsqueeze(1), total)
         first = places.new_full((count, size), total).scatter_reduce(0, at, places, "amin")
     return rows.gather(0, first.clamp_max(total - 1)).masked_fill(first == total, 0)  # which is an empty bag
+
+
+def bags_with_places(
+    weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool, mode: int, sparse: bool,
+    per_sample_weights: Tensor | None, include_last_offset: bool, padding_idx: int | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the four results of `torch.embedding_bag`.
+
+    Raises:
+        ValueError: If maxima shall have sparse gradients, which they have not.
+        RuntimeError: If `mode` is not 0, 1 or 2, `offsets` has not one dimension, or the weights of samples do not
+            fit the indices or the mode.
+    """
+    if mode not in (0, 1, 2):
+        raise RuntimeError(f"`mode` must be sum, mean, or max: 0, 1 or 2, but got {mode}")
+    if offsets.dim() != 1:
+        raise RuntimeError(f"offsets has to be a 1D Tensor, but got Tensor of dimension {offsets.dim()}")
+    flat = indices.reshape(-1)
+    weights = per_sample_weights
+    if weights is not None:
+        if mode != 0:
+            raise RuntimeError("embedding_bag: per_sample_weights only supported with mode='sum'")
+        if weights.numel() != flat.numel():
+            raise RuntimeError(
+                f"embedding_bag: Expected per_sample_weights to have one number for each of the {flat.numel()} "
+                f"indices, but got {weights.numel()}"
+            )
+        weights = weights.reshape(-1)
+    bags = embedding_bag(
+        flat, weight, offsets, None, 2.0, scale_grad_by_freq and mode != 2, _MODES[mode], sparse,
+        weights, include_last_offset, padding_idx,
+    )  # fmt: skip
+    with recording(False):
+        return bags, *_places(weight.detach(), flat, offsets, bags, mode, padding_idx, include_last_offset)
+
+
+def _places(
+    weight: Tensor, indices: Tensor, offsets: Tensor, bags: Tensor, mode: int, padding: Any, last: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the bag of each index, the number of rows of each bag that are not padding, and the first maxima."""
+    count, width = bags.shape
+    none = indices.new_zeros(count)
+    is_direct = mode == 0 and padding is None and weight.stride(1) == 1 and weight.dtype is not float64
+    if is_direct or not indices.shape[0]:  # PyTorch adds rows to the bags without a table
+        return indices.new_zeros(0), none, none if mode != 2 else indices.new_zeros(count, width)
+    starts = (offsets[:-1] if last else offsets).contiguous()
+    at = creation.arange(indices.shape[0], dtype=offsets.dtype, device=indices.device)
+    bag: Any = (searchsorted(starts, at, right=True) - 1).to(indices.dtype)
+    if mode == 0:
+        return bag, none, none
+    kept = indices == indices if padding is None else indices != padding % weight.shape[0]
+    sizes = none.index_add_(0, bag, kept.to(indices.dtype))
+    if mode == 1:
+        return bag, sizes, sizes.clone()
+    return bag, sizes, _first_maxima(weight, indices, bag, kept, bags)
+
+
+def _first_maxima(weight: Tensor, indices: Tensor, bag: Any, kept: Any, bags: Tensor) -> Tensor:
+    """Return for each element of `bags` the first index of its bag whose row has the element; 0 in an empty bag."""
+    total = indices.shape[0]
+    rows: Any = weight.index_select(0, indices)
+    is_top = kept.unsqueeze(1) & ((rows == bags.index_select(0, bag)) | rows.isnan())
+    order: Any = creation.arange(total, device=indices.device).unsqueeze(1)
+    order = order.where(is_top, total)
+    first: Any = order.new_full(bags.shape, total).scatter_reduce(
+        0, bag.long().unsqueeze(1).expand_as(order), order, "amin"
+    )
+    found: Any = indices.index_select(0, first.clamp_max(total - 1).reshape(-1)).view(bags.shape)
+    return found.masked_fill(first == total, 0)  # type: ignore[no-any-return]
 
 
 @by_parser

@@ -1,4 +1,4 @@
-"""Covariance, gradients of samples, histograms, renormalization of vectors."""
+"""Covariance, gradients of samples, histograms, renormalization of vectors, hashes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.core.callsite import warn_program
-from flambeau.core.dtype import BOOL, FLOATING, INTEGRAL, float32, float64, uint8
+from flambeau.core.dtype import (
+    BOOL,
+    FLOATING,
+    INTEGRAL,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint64,
+)
 from flambeau.core.layout import wrap_dim
 from flambeau.core.typeinfo import finfo
 from flambeau.ops.autocast_rules import FLOAT32_ON_CUDA
@@ -411,3 +426,67 @@ def _renorm_(self: Any, p: Number, dim: int, maxnorm: Number) -> Any:
 
 publish(_renorm_method, "renorm", renorm.__doc__ or "", method)
 publish(_renorm_, "renorm_", "`renorm` in place.", method)
+
+
+# -- hashes ---------------------------------------------------------------------------------------------------
+
+
+_HASHED = {bool_, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64}
+
+
+@both
+@signatures("""
+hash_tensor(input: Tensor, dim: IntOrTuple | None=, *, keepdim: bool=, mode: int=)
+""")
+def hash_tensor(
+    input: Tensor, dim: Any = (), *, keepdim: bool = False, mode: int = 0, out: Any = None
+) -> Tensor:
+    """Return the exclusive or of the elements' 64 bits over all dimensions or `dim`, as uint64.
+
+    Elements are widened to int64, or float64, before.
+
+    Args:
+        dim: A dimension or several; all of them without one.
+        mode: The hash; 0 is the only one.
+
+    Raises:
+        IndexError: If a dimension is out of range, or has no elements.
+        RuntimeError: If `mode` is not 0, or `input` has no elements and `dim` is not given.
+        NotImplementedError: If elements are complex or unsigned with more than 8 bits.
+    """
+    if mode != 0:
+        raise RuntimeError(f"Unknown hash_tensor mode: {mode}")
+    if out is not None and out.dtype is not uint64:
+        raise RuntimeError(f"Expected result to be of dtype uint64, but got {out.dtype.torch_name}")
+    x: Any = input.detach()
+    dims = _hashed_dims(x, dim)
+    kind = x.dtype
+    if kind not in _HASHED and x.numel():
+        raise NotImplementedError(f"\"xor_sum_{x.device.type}\" not implemented for '{kind.torch_name}'")
+    bits = x.to(float64).view(int64) if kind.is_floating_point else x.to(int64)
+    rest = [n for at, n in enumerate(x.shape) if at not in dims]
+    flat = bits.permute([*[at for at in range(x.dim()) if at not in dims], *dims])
+    flat = flat.reshape(*rest, math.prod([x.shape[at] for at in dims]))
+    while flat.shape[-1] > 1:
+        half = flat.shape[-1] // 2
+        pairs = flat[..., :half] ^ flat[..., half : 2 * half]
+        flat = pairs if flat.shape[-1] % 2 == 0 else functions["cat"]((pairs, flat[..., -1:]), -1)
+    shape = [1 if at in dims else n for at, n in enumerate(x.shape)] if keepdim else rest
+    return deliver(flat.reshape(shape).view(uint64), out)
+
+
+def _hashed_dims(x: Any, dim: Any) -> list[int]:
+    """Return the reduced dimensions, counted from the first."""
+    given = [] if dim is None else [dim] if is_int(dim) else list(dim)
+    dims = [wrap_dim(as_int(each), x.dim()) for each in given] or list(range(x.dim()))
+    if not x.numel() and not given:
+        raise RuntimeError(
+            "hash_tensor: Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim "
+            "with the 'dim' argument."
+        )
+    for each, at in zip(given, dims, strict=False):
+        if x.dim() and not x.shape[at]:
+            raise IndexError(f"hash_tensor: Expected reduction dim {each} to have non-zero size.")
+        if dims.count(at) > 1:
+            raise RuntimeError(f"dim {at} appears multiple times in the list of dims")
+    return dims if x.dim() else []

@@ -1,4 +1,4 @@
-"""torch.signal.windows: window functions of M points. `sym=False` gives the first M of M + 1 points."""
+"""torch.signal.windows.windows: window functions of M points. `sym=False` gives the first M of M + 1 points."""
 
 # ruff: noqa: N803  (PyTorch calls the number of points M)
 from __future__ import annotations
@@ -160,4 +160,4 @@ def kaiser(M: int, *, beta: float = 12.0, **options: Any) -> Tensor:
     )
 
 
-explain_absent_names(globals(), "torch.signal.windows")
+explain_absent_names(globals(), "torch.signal.windows.windows")
