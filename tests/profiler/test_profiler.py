@@ -26,7 +26,11 @@ pytestmark = either
 def two_gpus() -> Iterator[None]:
     with gpus(devices=2):
         yield
-    assert not torch.core.flags.flags.profiled and not launch_hooks._recorders and not annotations._listeners
+    assert (
+        not torch.core.flags.flags.profiled
+        and not launch_hooks._recorders.members
+        and not annotations._listeners.members
+    )
 
 
 def by_name(events: Any) -> dict[str, Any]:

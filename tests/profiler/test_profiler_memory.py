@@ -25,7 +25,7 @@ pytestmark = either
 def two_gpus() -> Iterator[None]:
     with gpus(devices=2):
         yield
-    assert not memory_hooks._subscribers and not torch.core.flags.flags.memory_subscribed
+    assert not memory_hooks._subscribers.members and not torch.core.flags.flags.memory_subscribed
     host: Any = system.host.allocator
     assert (host.allocate, host.allocate_output, host.free) == (host._allocate, host._allocate, host._free)
 

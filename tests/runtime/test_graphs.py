@@ -405,7 +405,7 @@ def test_freed_inputs_are_told_before_a_replay(gpu: None) -> None:
         graph.replay()
     del again
     graph.reset()
-    assert not memory_hooks._subscribers and not launch_hooks._recorders
+    assert not memory_hooks._subscribers.members and not launch_hooks._recorders.members
 
 
 def line_of(text: str) -> int:
@@ -439,7 +439,7 @@ def test_a_watched_graph_is_watched_until_it_is_reset(gpu: None) -> None:
         x.add_(1)
     x = None
     first.replay()  # nobody watches
-    assert not memory_hooks._subscribers
+    assert not memory_hooks._subscribers.members
 
 
 # -- random numbers --------------------------------------------------------------------------------------

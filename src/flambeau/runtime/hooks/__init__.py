@@ -1,3 +1,3 @@
 """Callbacks of profilers and checks: annotations (ranges and marks), launch_hooks (operators) and memory_hooks
-(allocations).
+(allocations). Each keeps its `Subscribers`.
 """

@@ -10,6 +10,8 @@ import itertools
 import threading
 from typing import Protocol
 
+from flambeau.runtime.hooks.subscribers import Subscribers
+
 
 class Listener(Protocol):
     """A subscriber to ranges and marks. `number` is None for a range on its thread's stack, else it identifies the
@@ -32,28 +34,23 @@ class _Stack(threading.local):
 
 
 _stack = _Stack()
-_listeners: tuple[Listener, ...] = ()
+_listeners: Subscribers[Listener] = Subscribers()
 _numbers = itertools.count(1)
-_lock = threading.Lock()
 
 
 def subscribe(listener: Listener) -> None:
     """Call `listener` for all later ranges and marks."""
-    global _listeners
-    with _lock:
-        _listeners = (*_listeners, listener)
+    _listeners.add(listener)
 
 
 def unsubscribe(listener: Listener) -> None:
     """Stop calling `listener`."""
-    global _listeners
-    with _lock:
-        _listeners = tuple([other for other in _listeners if other is not listener])
+    _listeners.remove(listener)
 
 
 def has_subscribers() -> bool:
     """Return True if there is a subscriber. The package's own ranges exist only then."""
-    return bool(_listeners)
+    return bool(_listeners.members)
 
 
 def open_here() -> tuple[str, ...]:
@@ -65,7 +62,7 @@ def push(text: str) -> int:
     """Begin a range on this thread's stack. Returns its depth, from 0."""
     texts = _stack.texts
     texts.append(text)
-    for listener in _listeners:
+    for listener in _listeners.members:
         listener.on_range_begin(text, None)
     return len(texts) - 1
 
@@ -75,7 +72,7 @@ def pop() -> int:
     texts = _stack.texts
     if texts:
         texts.pop()
-        for listener in _listeners:
+        for listener in _listeners.members:
             listener.on_range_end(None)
         return len(texts)
     return -1
@@ -84,18 +81,18 @@ def pop() -> int:
 def start(text: str) -> int:
     """Begin a range that may end in another thread. Returns its number."""
     number = next(_numbers)
-    for listener in _listeners:
+    for listener in _listeners.members:
         listener.on_range_begin(text, number)
     return number
 
 
 def end(number: int) -> None:
     """End the range with this number."""
-    for listener in _listeners:
+    for listener in _listeners.members:
         listener.on_range_end(number)
 
 
 def mark(text: str) -> None:
     """Notify all subscribers of a mark."""
-    for listener in _listeners:
+    for listener in _listeners.members:
         listener.on_mark(text)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from flambeau.core.flags import flags
 from flambeau.driver.protocol import Executable, Launcher
+from flambeau.runtime.hooks.subscribers import Subscribers
 
 
 class LaunchSubscriber(Protocol):
@@ -25,32 +26,30 @@ class LaunchSubscriber(Protocol):
     def on_scope_end(self) -> None: ...
 
 
-_recorders: tuple[LaunchSubscriber, ...] = ()
+_recorders: Subscribers[LaunchSubscriber] = Subscribers()
 
 
 def subscribe(recorder: LaunchSubscriber) -> None:
     """Call `recorder` for all later launches."""
-    global _recorders
-    _recorders = (*_recorders, recorder)
+    _recorders.add(recorder)
     flags.profiled = True
 
 
 def unsubscribe(recorder: LaunchSubscriber) -> None:
     """Stop calling `recorder`."""
-    global _recorders
-    _recorders = tuple([other for other in _recorders if other is not recorder])
-    flags.profiled = bool(_recorders)
+    _recorders.remove(recorder)
+    flags.profiled = has_subscribers()
 
 
 def has_subscribers() -> bool:
     """Return True if there is a subscriber."""
-    return bool(_recorders)
+    return bool(_recorders.members)
 
 
 @contextmanager
 def within(name: str) -> Iterator[None]:
     """Report launches inside the block as part of `name`, a node of the autograd graph."""
-    recorders = _recorders
+    recorders = _recorders.members
     for recorder in recorders:
         recorder.on_scope_begin(name)
     try:
@@ -64,7 +63,7 @@ def wrap_launcher(exe: Executable, launch: Launcher) -> Launcher:
     """Return a launch function that also notifies the subscribers."""
 
     def launch_and_notify(ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-        recorders = _recorders
+        recorders = _recorders.members
         for recorder in recorders:
             recorder.before(exe, stream, ptrs)
         try:

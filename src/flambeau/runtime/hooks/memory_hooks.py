@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from flambeau.core.flags import flags
 from flambeau.runtime.device_context import AllocatedBlock, Context
+from flambeau.runtime.hooks.subscribers import Subscribers
 
 if TYPE_CHECKING:
     from flambeau.runtime.streams.accelerator_stream import Stream
@@ -27,14 +28,13 @@ class MemorySubscriber(Protocol):
         """Handle the free of a block of more than 0 bytes."""
 
 
-_subscribers: tuple[MemorySubscriber, ...] = ()
+_subscribers: Subscribers[MemorySubscriber] = Subscribers()
 _notifying: dict[Any, _NotifyingAllocator] = {}  # by allocator
 
 
 def subscribe(subscriber: MemorySubscriber, contexts: Sequence[Context]) -> None:
     """Notify `subscriber` of each allocation and free in these contexts, from now on."""
-    global _subscribers
-    _subscribers = (*_subscribers, subscriber)
+    _subscribers.add(subscriber)
     for context in contexts:
         allocator = context.allocator
         if allocator not in _notifying:
@@ -44,9 +44,8 @@ def subscribe(subscriber: MemorySubscriber, contexts: Sequence[Context]) -> None
 
 def unsubscribe(subscriber: MemorySubscriber) -> None:
     """Stop notifying `subscriber`. After the last one has left, allocators use their own functions again."""
-    global _subscribers
-    _subscribers = tuple([other for other in _subscribers if other is not subscriber])
-    if _subscribers:
+    _subscribers.remove(subscriber)
+    if _subscribers.members:
         return
     flags.memory_subscribed = False
     while _notifying:
@@ -80,7 +79,7 @@ def _allocating(
     def allocate_and_notify(nbytes: int, stream: Stream) -> AllocatedBlock:
         block = allocate(nbytes, stream)
         if nbytes:
-            for subscriber in _subscribers:
+            for subscriber in _subscribers.members:
                 subscriber.on_allocate(context, block, nbytes, to_launch)
         return block
 
@@ -90,7 +89,7 @@ def _allocating(
 def _freeing(context: Context, free: Callable[[AllocatedBlock], None]) -> Callable[[AllocatedBlock], None]:
     def notify_and_free(block: AllocatedBlock) -> None:
         if block.size:
-            for subscriber in _subscribers:
+            for subscriber in _subscribers.members:
                 subscriber.on_free(context, block)
         free(block)
 
