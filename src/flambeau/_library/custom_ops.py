@@ -14,12 +14,12 @@ from flambeau._library.user_operators import (
     OpOverload,
     define_operator,
     find_operator,
-    find_tensors,
     remove_operator,
 )
 from flambeau.amp.autocast_mode import _cast, autocast
 from flambeau.core.dtype import dtype
 from flambeau.tensor import autocast as autocast_state
+from flambeau.tensor.arguments.nested_tensors import tensors_in
 from flambeau.tensor.tensor import Tensor
 
 Kinds = str | Sequence[str] | None
@@ -91,7 +91,7 @@ class CustomOpDef:
                 )
                 for argument in schema.arguments:
                     if argument.is_write:
-                        for tensor in find_tensors([named.get(argument.name)]):
+                        for tensor in tensors_in(named.get(argument.name)):
                             tensor.counter.version += 1
             return results
 
@@ -187,8 +187,8 @@ class CustomOpDef:
 
 def check_aliases(name: str, fn: Any, inputs: Iterable[Any], results: Any) -> None:
     """Raise RuntimeError if a result shares memory with an input or another result."""
-    seen = {id(t.memory) for t in find_tensors(inputs)}
-    for tensor in find_tensors(results if isinstance(results, list | tuple) else [results]):
+    seen = {id(t.memory) for t in tensors_in(inputs)}
+    for tensor in tensors_in(results):
         if id(tensor.memory) in seen and tensor.numel():
             raise RuntimeError(
                 f"{name} (with implementation in {inspect.getmodule(fn)}): The output of this custom operator (1) "

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flambeau._library.custom_ops import CustomOpDef, check_aliases, same_tensor
-from flambeau._library.user_operators import Operator, OpOverload, OpOverloadPacket, find_tensors
+from flambeau._library.user_operators import Operator, OpOverload, OpOverloadPacket
 from flambeau.autograd.grad_mode import no_grad
 from flambeau.core.errors import RaceError
+from flambeau.tensor.arguments.nested_tensors import tensors_in
 from flambeau.tensor.tensor import Tensor
 
 _TESTS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
@@ -96,26 +97,24 @@ def _check_schema(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any
     now = dict(zip(names, copies, strict=False)) | keywords
     old = dict(zip(names, before[0], strict=False)) | before[1]
     for argument in operator.schema.arguments:
-        pairs = zip(
-            find_tensors([now.get(argument.name)]), find_tensors([old.get(argument.name)]), strict=True
-        )
+        pairs = zip(tensors_in(now.get(argument.name)), tensors_in(old.get(argument.name)), strict=True)
         if not argument.is_write and not all(bool((a == b).logical_or(a != a).all()) for a, b in pairs):
             raise RuntimeError(
                 f"Argument {argument.name} is not defined as mutable but was mutated: declare it in mutates_args"
             )
     if not any(r.alias for r in operator.schema.returns):
-        check_aliases(operator.schema.name, opcheck, now.values(), results)
+        check_aliases(operator.schema.name, opcheck, now, results)
 
 
 def _check_autograd(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    if not any(t.requires_grad for t in find_tensors([*args, *kwargs.values()])):
+    if not any(t.requires_grad for t in tensors_in((args, kwargs))):
         return  # PyTorch's test needs an input that requires a gradient, too
     for key in ("CPU", "CUDA", "CompositeExplicitAutograd"):
         kernel = operator.kernels.get(key)
         if kernel is None:
             continue
         results = kernel(*[_copy(a) for a in args], **{k: _copy(v) for k, v in kwargs.items()})
-        recorded = any(t.requires_grad for t in find_tensors(_as_list(results)))
+        recorded = any(t.requires_grad for t in tensors_in(results))
         if recorded and "Autograd" not in operator.kernels and operator.autograd is None:
             raise RuntimeError(
                 f"{operator.schema.name}: the kernel for {key} records gradients itself. Register them with "
@@ -133,7 +132,7 @@ def _check_fake(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any])
     with no_grad():
         expected = operator.call([_copy(a) for a in args], {k: _copy(v) for k, v in kwargs.items()})
         found = operator.fake(*args, **kwargs)
-    pairs = list(zip(find_tensors(_as_list(found)), find_tensors(_as_list(expected)), strict=True))
+    pairs = list(zip(tensors_in(found), tensors_in(expected), strict=True))
     for fake, real in pairs:
         if not same_tensor(fake, real):
             raise RuntimeError(
@@ -141,10 +140,6 @@ def _check_fake(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any])
                 f"{tuple(fake.shape)} on {fake.device}, the operator {real.dtype} of shape {tuple(real.shape)} on "
                 f"{real.device}"
             )
-
-
-def _as_list(results: Any) -> list[Any]:
-    return list(results) if isinstance(results, list | tuple) else [results]
 
 
 _CHECKS: dict[str, Callable[[Operator, Sequence[Any], dict[str, Any]], None]] = {

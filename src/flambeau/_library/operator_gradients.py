@@ -6,10 +6,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flambeau._library.user_operators import Operator, dispatch_below_autograd, find_tensors
+from flambeau._library.user_operators import Operator, dispatch_below_autograd
 from flambeau.autograd.function import Function
 from flambeau.autograd.grad_mode import no_grad
 from flambeau.tape.mode import mode
+from flambeau.tensor.arguments.nested_tensors import tensors_in
 from flambeau.tensor.tensor import Tensor
 
 Formula = Callable[..., Any]
@@ -56,7 +57,7 @@ def record_by_formula(
     )
 
     def record(positional: list[Any], keywords: dict[str, Any]) -> Any:
-        tensors = list(find_tensors([*positional, *keywords.values()]))
+        tensors = list(tensors_in([*positional, *keywords.values()]))
         if not (mode.recording and any(t.requires_grad for t in tensors)):
             with dispatch_below_autograd():
                 return operator.run_below_autograd(positional, keywords)

@@ -20,6 +20,7 @@ from typing import Any
 from flambeau._library.schema import Argument, FunctionSchema, bind_arguments, parse_schema
 from flambeau.tape.mode import mode
 from flambeau.tensor import dispatch, interception
+from flambeau.tensor.arguments.nested_tensors import tensors_in
 from flambeau.tensor.tensor import Tensor
 
 Kernel = Callable[..., Any]
@@ -177,18 +178,9 @@ def is_default(argument: Argument, value: Any) -> bool:
     return argument.has_default and (same or (not isinstance(value, Tensor) and value == argument.default))
 
 
-def find_tensors(values: Any) -> Iterator[Tensor]:
-    """Yield the tensors of arguments, which may be lists."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from find_tensors(value)
-
-
 def device_type_of(positional: Sequence[Any], keywords: dict[str, Any]) -> str:
     """Return the device type that selects the kernel: "cpu" without tensors."""
-    kinds = {t.device.type for t in find_tensors([*positional, *keywords.values()])}
+    kinds = {t.device.type for t in tensors_in([*positional, *keywords.values()])}
     return next((kind for kind in ("meta", "cuda") if kind in kinds), "cpu")
 
 
@@ -351,7 +343,7 @@ class OpOverload:
         """Show a call to dispatch handlers, unless it is to be recorded or decomposed: then its parts are shown."""
         operator = self._operator
         positional, keywords = operator.bind(args, kwargs)
-        tensors = find_tensors([*positional, *keywords.values()])
+        tensors = tensors_in([*positional, *keywords.values()])
         if operator.is_decomposed or (mode.recording and any(t.requires_grad for t in tensors)):
             return operator.call(args, kwargs)
         named = {a.name: a for a in operator.schema.arguments}

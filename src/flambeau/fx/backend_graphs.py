@@ -39,6 +39,7 @@ from flambeau.runtime import generator
 from flambeau.tape.mode import mode
 from flambeau.tensor import autocast
 from flambeau.tensor.arguments import torch_function
+from flambeau.tensor.arguments.nested_tensors import tensors_in
 from flambeau.tensor.arguments.torch_function import TorchFunctionMode
 from flambeau.tensor.arguments.typing import layout, memory_format
 from flambeau.tensor.tensor import Tensor
@@ -107,7 +108,7 @@ class _Recorder(TorchFunctionMode):
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         name = getattr(func, "__name__", str(func))
-        given, made = _tensors((args, kwargs)), _tensors(result)
+        given, made = list(tensors_in((args, kwargs))), list(tensors_in(result))
         if not made and name != "__setitem__":
             if given and name not in _METADATA:
                 raise Unfit(f"the result of {name} is not a tensor")
@@ -321,17 +322,6 @@ class BackendFunction:
 
 def _distinct(inputs: Sequence[Tensor]) -> list[Tensor]:
     return list({id(x): x for x in inputs}.values())
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    """Return the tensors in nested tuples, lists, dicts and slices."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    elif isinstance(value, slice):
-        value = [value.start, value.stop, value.step]
-    return [t for each in value for t in _tensors(each)] if isinstance(value, tuple | list) else []
 
 
 def _name_of_property(getter: Any) -> str:

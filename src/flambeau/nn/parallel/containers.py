@@ -1,30 +1,14 @@
-"""Tensors in the nested arguments and results of modules: search, conversion, extraction and replacement."""
+"""Tensors in the nested arguments and results of modules: conversion, extraction and replacement."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable
 from typing import Any
 
 from flambeau.core.device import device
 from flambeau.core.dtype import dtype
 from flambeau.nn.utils.rnn import PackedSequence
 from flambeau.tensor.tensor import Tensor
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield every tensor in lists, tuples, dicts and data classes."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for member in value:
-            yield from tensors_in(member)
-    elif isinstance(value, dict):
-        for member in value.values():
-            yield from tensors_in(member)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from tensors_in(getattr(value, field.name))
 
 
 def map_members(value: Any, change: Callable[[Any], Any]) -> Any:

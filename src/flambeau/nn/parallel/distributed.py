@@ -33,7 +33,7 @@ from flambeau.distributed.future import Future
 from flambeau.distributed.world import NON_GROUP_MEMBER, world
 from flambeau.nn.modules.batchnorm import SyncBatchNorm
 from flambeau.nn.modules.module import Module
-from flambeau.nn.parallel.containers import cast, move_members, tensors_in
+from flambeau.nn.parallel.containers import cast, move_members
 from flambeau.nn.parallel.delayed import Delayed
 from flambeau.nn.parallel.mixed_precision import NarrowParameters, _MixedPrecision
 from flambeau.nn.parallel.module_devices import placement_of
@@ -42,6 +42,7 @@ from flambeau.nn.parallel.sink import through_sink
 from flambeau.nn.parameter import UninitializedParameter
 from flambeau.runtime.hooks import annotations
 from flambeau.tape.mode import mode, recording
+from flambeau.tensor.arguments.nested_tensors import tensors_in
 from flambeau.tensor.exchange.data import tensor as new_tensor
 from flambeau.tensor.functions.creation import ones, zeros
 from flambeau.tensor.tensor import Tensor
