@@ -117,11 +117,12 @@ python -m bench.accuracy page                     # simulates the workloads and 
 
 ## What is not modelled
 
-- Temporary memory of sorts and scans, of recurrent layers, of the weight's gradient of
-  convolutions, and losses: PyTorch's mean losses keep the memory of the unreduced loss.
+- Temporary memory of sorts and scans, of the weight's gradient of convolutions, and losses:
+  PyTorch's mean losses keep the memory of the unreduced loss.
 - Attention without gradients allocates a number for each query that PyTorch does not.
-- Which algorithm cuBLAS and cuDNN choose is known for the commonest shapes only. Recurrent layers
-  count as products. Linear algebra counts as its operations, not as the steps of cuSOLVER.
+- Which algorithm cuBLAS and cuDNN choose is known for the commonest shapes only. Linear
+  algebra counts as its operations, not as the steps of cuSOLVER.
+- Constants of recurrent layers are fitted to all measurements, those of the unseen seed included.
 - Clocks that fall under load, and contention of other processes.
 - Profiles other than `h100` and `h200` were not measured. They scale the figures of `h100` by their
   rates, clocks and multiprocessors.

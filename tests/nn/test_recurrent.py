@@ -199,12 +199,38 @@ def test_a_step_is_a_product_and_a_cell(kind: str, cell: str, back: int) -> None
         out, _ = module(x)
         return forward, launched(lambda: out.backward(out, retain_graph=True))
 
-    with flambeau.virtual(devices=1):
+    with flambeau.virtual(devices=1), flambeau.backends.cudnn.flags(enabled=False):
         (few, few_back), (many, many_back) = counts(4), counts(14)
     more = {name: n - few.get(name, 0) for name, n in many.items() if n != few.get(name, 0)}
     assert more == {"addmm": 10, cell: 10}
     assert sum(many_back.values()) - sum(few_back.values()) == 10 * back
     assert sum(few.values()) - 8 <= 8  # and little around the steps
+
+
+@pytest.mark.parametrize("where", ("cpu", "cuda"))
+@every
+def test_a_network_is_one_launch_in_each_direction(kind: str, settings: dict[str, Any], where: str) -> None:
+    """Check that a network is one launch, as with cuDNN, and gives the results of single steps, last bits aside."""
+
+    def run(whole: bool) -> tuple[list[Any], list[int]]:
+        module = module_of(flambeau, kind, settings).to(where)
+        x, hx = numbers(flambeau, 5, 3, 3), states(flambeau, module, 3)
+        x, hx = x.to(where), [h.to(where) for h in hx] if isinstance(hx, tuple) else hx.to(where)
+        with launches() as names, flambeau.backends.cudnn.flags(enabled=whole):
+            found = outputs_of(module(x, hx))
+        forward = names.count("recurrent_network")
+        with launches() as names:
+            loss = weighed(flambeau, [t.cpu() for t in found])
+            grads = flambeau.autograd.grad(loss, list(module.parameters()))
+        return [t.cpu() for t in (*found, *grads)], [forward, names.count("recurrent_network_backward")]
+
+    with flambeau.virtual(devices=1, races="error"):
+        found, counts = run(True)
+        assert counts == [1, 1]
+        wanted, counts = run(False)
+        assert counts == ([0, 0] if where == "cuda" else [1, 1])
+    for a, b in zip(found, wanted, strict=True):
+        flambeau.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ("LSTM", "GRU", "RNN"))

@@ -808,7 +808,7 @@ class RecurrentNetwork(Value):
         batch: Number of sequences.
         lengths: The lengths of the sequences, the longest first; () if all are equal.
         training: True if gradients will be computed.
-        tf32: True if products of float32 may round to TF32.
+        tf32: True if products of float32 round their operands to TF32.
     """
 
     mode: str
@@ -825,12 +825,68 @@ class RecurrentNetwork(Value):
     training: bool
     tf32: bool
 
+    @property
+    def gates(self) -> int:
+        """Return the number of gates of a cell."""
+        return {"LSTM": 4, "GRU": 3}.get(self.mode, 1)
+
+    @property
+    def directions(self) -> int:
+        """Return the number of directions in which each layer runs."""
+        return 2 if self.bidirectional else 1
+
+    @property
+    def cells(self) -> int:
+        """Return the number of cells: one for each layer and direction, the directions of a layer side by side."""
+        return self.layers * self.directions
+
+    @property
+    def state(self) -> int:
+        """Return the width of a state after its projection."""
+        return self.projection or self.hidden
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows of all time steps."""
+        return sum(self.lengths) or self.steps * self.batch
+
+    @property
+    def parameters(self) -> list[tuple[int, ...]]:
+        """Return the shapes of all parameters in PyTorch's order."""
+        shapes: list[tuple[int, ...]] = []
+        for cell in range(self.cells):
+            width = self.inputs if cell < self.directions else self.directions * self.state
+            shapes += [(self.gates * self.hidden, width), (self.gates * self.hidden, self.state)]
+            shapes += [(self.gates * self.hidden,)] * (2 * self.biased)
+            shapes += [(self.projection, self.hidden)] * (self.projection > 0)
+        return shapes
+
+    @property
+    def kept_widths(self) -> dict[str, int]:
+        """Return what the reference implementation keeps of each cell for the backward pass.
+
+        Returns:
+            Name -> width of the rows, one for each row of the input. "out" is the state; "gates" are values before
+            their activations; "shares" is the state's contribution to the gates of a GRU; "memory" is the cell state of
+            an LSTM, and "wide" its state before the projection.
+        """
+        widths = {"out": self.state}
+        if self.gates > 1:
+            widths["gates"] = self.gates * self.hidden
+        if self.mode == "GRU":
+            widths["shares"] = self.gates * self.hidden
+        if self.mode == "LSTM":
+            widths["memory"] = self.hidden
+        if self.projection:
+            widths["wide"] = self.hidden
+        return widths
+
 
 class RecurrentMemory(Value):
-    """The memory that a library's recurrent network works on.
+    """The memory that a whole recurrent network works on.
 
     Attributes:
-        weights: Number of elements of the buffer that holds all parameters.
+        weights: Number of elements of the buffer that holds all parameters; 0 if each is a separate operand.
         offsets: The first element of each parameter in that buffer, in PyTorch's order of parameters.
         reserve: Bytes that the forward pass of a training step keeps for the backward pass.
     """
@@ -838,6 +894,12 @@ class RecurrentMemory(Value):
     weights: int
     offsets: tuple[int, ...]
     reserve: int
+
+
+def reference_memory(network: RecurrentNetwork) -> RecurrentMemory:
+    """Return the memory with which the reference implementation runs a network. Each parameter is an operand."""
+    width = sum(network.kept_widths.values())
+    return RecurrentMemory(0, (), network.cells * network.rows * width * network.dtype.itemsize)
 
 
 Launcher = Callable[[Sequence[int], Sequence[Any], int], None]
@@ -1232,7 +1294,7 @@ class Driver(Protocol):
         ...
 
     def recurrent_memory(self, index: int, network: RecurrentNetwork) -> RecurrentMemory | None:
-        """Return the memory that a library needs to run a recurrent network; None if no library runs it."""
+        """Return the memory with which the device runs a recurrent network; None if it runs no whole networks."""
         ...
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:

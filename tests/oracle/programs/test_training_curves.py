@@ -162,6 +162,9 @@ def saved_by_pytorch(program):
     return sum(sizes), max(sizes)
 
 
+WORKSPACES = {"tagger": 17 << 20}  # of cuDNN: 8 MiB for each direction, and a copy of the weights
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_step_holds_no_more_than_pytorch_saves(program):
     theirs, largest = saved_by_pytorch(program)
@@ -176,5 +179,5 @@ def test_a_step_holds_no_more_than_pytorch_saves(program):
         found.backward()
         peak = flambeau.cuda.max_memory_allocated() - before
     assert held <= 1.05 * theirs + 512
-    # While it walks: what was saved, the gradients, and those of one operation's input and output.
-    assert peak <= theirs + parameters + 2 * largest
+    # During the walk: what was saved, the gradients, those of one operation's input and output, and cuDNN's workspace.
+    assert peak <= theirs + parameters + 2 * largest + WORKSPACES.get(program, 0)

@@ -33,6 +33,7 @@ from flambeau.driver.protocol import (
     RecurrentNetwork,
     copied_bytes,
     host_body,
+    reference_memory,
 )
 
 Array = np.ndarray[Any, Any]
@@ -372,7 +373,7 @@ class HostDriver:
 
     def recurrent_memory(self, index: int, network: RecurrentNetwork) -> RecurrentMemory | None:
         self.device_properties(index)
-        return None
+        return reference_memory(network)
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         self._check_stream(stream)

@@ -72,6 +72,7 @@ from flambeau.driver.protocol import (
     Launcher,
     RecurrentMemory,
     RecurrentNetwork,
+    reference_memory,
 )
 from flambeau.driver.virtual.allocations import VirtualAllocations
 from flambeau.driver.virtual.capture import Captures
@@ -483,7 +484,7 @@ class VirtualDriver:
 
     def recurrent_memory(self, index: int, network: RecurrentNetwork) -> RecurrentMemory | None:
         self.device_properties(index)
-        return None
+        return reference_memory(network)
 
     def host_call(self, call: Callable[[], None], stream: int) -> None:
         with self._lock:

@@ -1,13 +1,14 @@
-"""`NetworkFunction`: layers of a recurrent network that a library runs as a whole, as one autograd node.
+"""`NetworkFunction`: layers of a recurrent network that the device runs as a whole, as one autograd node.
 
-# Note [Recurrent networks of a library]
-On real GPUs cuDNN runs all layers, directions and time steps in one call. It must be installed and support the network,
-and `torch.backends.cudnn.enabled` must be True. Its parameters lie in one buffer, in cuDNN's order. One kernel packs
-them at each call; the gradients of parameters are views of another such buffer. The library keeps values for the
-backward pass in the `reserve`, which a backward pass overwrites. A second backward pass through the node runs the
-forward pass again. Dropout between layers is the ordinary operator, with a node for each layer, so that its random
-numbers are those of every other device. If backward itself is recorded, the layers run again step by step, see Note
-[Recurrence].
+# Note [Whole recurrent networks]
+All layers, directions and time steps are one launch: of cuDNN on real GPUs, if it is installed and supports the
+network, and of the reference implementation on virtual GPUs and the CPU. On GPUs `torch.backends.cudnn.enabled` must be
+True. cuDNN's parameters lie in one buffer, in its order: one kernel packs them at each call, and the gradients of
+parameters are views of another such buffer. The reference implementation takes each parameter as it is. Values for the
+backward pass are in the `reserve`, which cuDNN's backward pass overwrites, so that a second one through the node runs
+the forward pass again. Dropout between layers is the ordinary operator, with a node for each layer, so that its random
+numbers are the same on every device. The layers run step by step (Note [Recurrence]) if backward itself is recorded,
+for the operations inside are recorded then, and if the device runs no whole network or calls are intercepted.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from flambeau.autograd.function import Function
+from flambeau.core.dtype import float32
 from flambeau.core.flags import flags
 from flambeau.core.meta import Meta
 from flambeau.driver.protocol import RecurrentMemory, RecurrentNetwork
 from flambeau.nn.functional.dropout import dropout
 from flambeau.nn.functional.recurrence import Layers, concatenate, concatenate_into, run_steps
+from flambeau.ops.linalg.matmul import TF32_SINCE
 from flambeau.ops.nn import recurrent_network as ops
 from flambeau.runtime import system
 from flambeau.runtime.hooks import launch_deferral
-from flambeau.runtime.hooks.host_work import library_call
 from flambeau.tape.mode import mode as tape
 from flambeau.tape.mode import recording
 from flambeau.tensor import interception
@@ -32,15 +34,15 @@ from flambeau.tensor.call import call
 from flambeau.tensor.functions.gradients import run_grad
 from flambeau.tensor.tensor import Tensor, make
 
-_GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 Network = tuple[RecurrentNetwork, RecurrentMemory]
 
 
 def run_network(
     layers: Layers, data: Tensor, states: Sequence[Tensor], params: Sequence[Tensor]
 ) -> tuple[Tensor, ...] | None:
-    """Return the outputs and last states of a network; None if no library runs it."""
-    if data.meta.device.type != "cuda" or not flags.cudnn_enabled:
+    """Return the outputs and last states of a network; None if the device does not run it as a whole."""
+    kind = data.meta.device.type
+    if kind not in ("cpu", "cuda") or (kind == "cuda" and not flags.cudnn_enabled):
         return None
     if interception.count or launch_deferral.open_regions:
         return None
@@ -67,11 +69,13 @@ def _run_layers(
     if described is None:
         return None
     context = system.context_of(data.meta.device)
+    if data.dtype is float32 and flags.rnn_allow_tf32 and data.meta.device.type == "cuda":
+        major = context.driver.device_properties(context.driver_index).major
+        described = described.with_(tf32=(major, 0) >= TF32_SINCE)
     memory = context.driver.recurrent_memory(context.driver_index, described)
     if memory is None:
         return None
-    if described.dtype.name == "float32" and described.tf32:
-        context.rounds_to_tf32 = True  # for reports, see Note [TF32]
+    context.rounds_to_tf32 |= described.tf32  # for reports, see Note [TF32]
     found: tuple[Tensor, ...] = NetworkFunction.apply(
         layers, (described, memory), data, *_pair(states), *params
     )
@@ -82,39 +86,27 @@ def _describe(
     layers: Layers, data: Meta, states: Sequence[Meta], params: Sequence[Meta], training: bool
 ) -> RecurrentNetwork | None:
     """Return the network as the driver knows it. None if it is empty or its tensors do not fit together."""
-    gates, sizes = _GATES[layers.mode], layers.sizes
-    cells = layers.count * layers.directions
-    each, lstm = len(params) // cells, layers.mode == "LSTM"
-    expected = 2 + 2 * layers.has_biases
-    if each not in (expected, expected + lstm) or data.ndim != 2 or params[1].ndim != 2:
+    cells, sizes, lstm = layers.count * layers.directions, layers.sizes, layers.mode == "LSTM"
+    projected = len(params) // cells == 3 + 2 * layers.has_biases
+    if data.ndim != 2 or params[1].ndim != 2 or (projected and params[-1].ndim != 2):
         return None
-    hidden = params[1].shape[0] // gates
-    state = params[-1].shape[0] if each > expected else hidden
-    if each > expected and state >= hidden:
-        return None
-    shapes: list[tuple[int, ...]] = []
-    for cell in range(cells):
-        width = data.shape[1] if cell < layers.directions else layers.directions * state
-        shapes += [(gates * hidden, width), (gates * hidden, state)]
-        shapes += [(gates * hidden,)] * (2 * layers.has_biases)
-        shapes += [(state, hidden)] * (each - expected)
-    widths = (state, hidden)[: 1 + lstm]
+    hidden = params[-1].shape[1] if projected else params[1].shape[1]
+    network = RecurrentNetwork(
+        layers.mode, data.dtype, data.shape[1], hidden, params[-1].shape[0] if projected else 0, layers.count,
+        layers.directions == 2, layers.has_biases, len(sizes), sizes[0], _lengths(sizes), training, False,
+    )  # fmt: skip
+    widths = (network.state, hidden)[: 1 + lstm]
     tensors = (data, *states, *params)
     fits = (
-        [x.shape for x in params] == shapes
+        [x.shape for x in params] == network.parameters
         and [x.shape for x in states] == [(cells, sizes[0], width) for width in widths]
         and all(x.dtype is data.dtype and x.device is data.device for x in tensors)
-        and sum(sizes) == data.shape[0]
+        and network.rows == data.shape[0]
         and all(x.numel for x in tensors)
+        and (lstm or not projected)
         and sizes[-1] > 0
     )
-    if not fits:
-        return None
-    return RecurrentNetwork(
-        layers.mode, data.dtype, data.shape[1], hidden, state if state != hidden else 0, layers.count,
-        layers.directions == 2, layers.has_biases, len(sizes), sizes[0], _lengths(sizes), training,
-        flags.rnn_allow_tf32,
-    )  # fmt: skip
+    return network if fits else None
 
 
 def _lengths(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -133,7 +125,7 @@ def _pair(states: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
 
 
 class NetworkFunction(Function):
-    """The layers of a recurrent network in a library: see Note [Recurrent networks of a library].
+    """The layers of a recurrent network as a whole: see Note [Whole recurrent networks].
 
     `apply(layers, (network, memory), x, h, c, *params)` returns the outputs, the last states and, for an LSTM, the
     last cell states.
@@ -144,10 +136,9 @@ class NetworkFunction(Function):
         ctx: Any, layers: Layers, network: Network, x: Tensor, h: Tensor, c: Tensor | None, *params: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.layers, ctx.network, ctx.is_used = layers, network, False
-        with library_call():
-            inputs = [None if t is None else t.contiguous() for t in (x, h, c)]
-            weights = _pack(params, network[1])
-            *results, reserve = _forward(network, *inputs, weights)
+        inputs = [None if t is None else t.contiguous() for t in (x, h, c)]
+        weights = _pack(params, network[1]) if network[1].weights else None
+        *results, reserve = _forward(network, *inputs, _weights(weights, params))
         ctx.save_for_backward(x, h, c, *params, *inputs, weights, results[0], reserve)
         ctx.set_materialize_grads(False)
         return tuple(results)
@@ -158,22 +149,34 @@ class NetworkFunction(Function):
         inputs, (x, h, c, weights, y, reserve) = saved[:-6], saved[-6:]
         if tape.recording:
             return (None, None, *_recorded_back(ctx, inputs, grads))
-        with library_call():
-            if ctx.is_used:
-                reserve = _forward(ctx.network, x, h, c, weights)[-1]
-            ctx.is_used = True
-            dy = y.new_zeros(y.shape) if grads[0] is None else grads[0].contiguous()
-            ends = [None if g is None else g.contiguous() for g in grads[1:]]
-            given = {"dy": dy, **dict(zip(("dhy", "dcy"), ends, strict=False))}
-            operands = {"x": x, "h": h, "c": c, "weights": weights, "y": y, "reserve": reserve, **given}
-            wanted = ["dx", "dh", *(["dc"] if c is not None else [])]
-            if any(ctx.needs_input_grad[5:]):
-                wanted.append("dweights")
-            found = dict(
-                zip(wanted, _run(ops.recurrent_network_backward, ctx.network, wanted, operands), strict=True)
-            )
-            parts = _parts(found.get("dweights"), [p.meta for p in inputs[3:]], ctx.network[1])
+        params, needed = inputs[3:], ctx.needs_input_grad[5:]
+        given = _weights(weights, params)
+        if ctx.is_used and weights is not None:
+            reserve = _forward(ctx.network, x, h, c, given)[-1]
+        ctx.is_used = True
+        ends = dict(zip(("dy", "dhy", "dcy"), grads, strict=False))
+        ends["dy"] = y.new_zeros(y.shape) if grads[0] is None else grads[0]
+        operands = {"x": x, "h": h, "c": c, **given, "y": y, "reserve": reserve}
+        operands |= {name: None if g is None else g.contiguous() for name, g in ends.items()}
+        wanted = ["dx", "dh", *(["dc"] if c is not None else [])]
+        if weights is None:
+            wanted += [f"dparam{i}" for i, need in enumerate(needed) if need]
+        elif any(needed):
+            wanted.append("dweights")
+        results = _run(ops.recurrent_network_backward, ctx.network, wanted, operands)
+        found = dict(zip(wanted, results, strict=True))
+        if weights is None:
+            parts = [found.get(f"dparam{i}") for i in range(len(params))]
+        else:
+            parts = _parts(found.get("dweights"), [p.meta for p in params], ctx.network[1])
         return (None, None, found["dx"], found["dh"], found.get("dc"), *parts)
+
+
+def _weights(packed: Tensor | None, params: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Return the operands that hold the parameters: a buffer of all of them, or each."""
+    if packed is not None:
+        return {"weights": packed}
+    return {f"param{i}": x for i, x in enumerate(params)}
 
 
 def _run(
@@ -187,13 +190,13 @@ def _run(
 
 
 def _forward(
-    network: Network, x: Tensor, h: Tensor, c: Tensor | None, weights: Tensor
+    network: Network, x: Tensor, h: Tensor, c: Tensor | None, weights: dict[str, Tensor]
 ) -> list[Tensor | None]:
     """Return the outputs and last states, and last the reserve; None for it if the network does not train."""
     outputs = ["y", "hy", *(["cy"] if c is not None else [])]
     if network[0].training:
         outputs.append("reserve")
-    found = _run(ops.recurrent_network, network, outputs, {"x": x, "h": h, "c": c, "weights": weights})
+    found = _run(ops.recurrent_network, network, outputs, {"x": x, "h": h, "c": c, **weights})
     return [*found] if network[0].training else [*found, None]
 
 

@@ -101,7 +101,8 @@ def _parts(gates: Array, count: int) -> list[Array]:
 # -- LSTM: gates, cell state to new state, new cell state -----------------------------------------------------------
 
 
-def _lstm(gates: Array, cell: Array) -> Sequence[Array]:
+def lstm_values(gates: Array, cell: Array) -> Sequence[Array]:
+    """Return the state and the cell state after one step of an LSTM."""
     i, f, g, o = _lstm_gates(gates)
     new = f * cell + i * g
     return o * np.tanh(new), new
@@ -113,7 +114,8 @@ def _lstm_gates(gates: Array) -> Sequence[Array]:
     return i, f, np.tanh(_parts(gates, 4)[2]), o
 
 
-def _lstm_backward(grad: Array, grad_cell: Array, gates: Array, cell: Array) -> Sequence[Array]:
+def lstm_gradients(grad: Array, grad_cell: Array, gates: Array, cell: Array) -> Sequence[Array]:
+    """Return the gradients of the gates and the cell state before one step of an LSTM."""
     i, f, g, o = _lstm_gates(gates)
     t = np.tanh(f * cell + i * g)
     whole = grad_cell + grad * o * (1 - t * t)
@@ -158,10 +160,10 @@ def _lstm_backward_samples(make: Make, kind: dtype) -> Iterable[Sample]:
         yield (state[0], state[1], make(rows, 4 * columns), state[2]), ()
 
 
-lstm_cell = _cell("lstm_cell", _lstm, (4, 1), (1, 1), _lstm_samples, Derivative(whole=_lstm_back))
+lstm_cell = _cell("lstm_cell", lstm_values, (4, 1), (1, 1), _lstm_samples, Derivative(whole=_lstm_back))
 lstm_cell_backward = _cell(
     "lstm_cell_backward",
-    _lstm_backward,
+    lstm_gradients,
     (1, 1, 4, 1),
     (4, 1),
     _lstm_backward_samples,
@@ -172,13 +174,14 @@ lstm_cell_backward = _cell(
 # -- GRU: the input's gates, the state's gates, state to new state --------------------------------------------------
 
 
-def _gru(inputs: Array, states: Array, state: Array) -> Sequence[Array]:
+def gru_values(inputs: Array, states: Array, state: Array) -> Sequence[Array]:
+    """Return the state after one step of a GRU."""
     (xr, xz, xn), (hr, hz, hn) = _parts(inputs, 3), _parts(states, 3)
     new = np.tanh(xn + _sigmoid(xr + hr) * hn)
     return (new + _sigmoid(xz + hz) * (state - new),)
 
 
-def _gru_backward(
+def gru_gradients(
     grad: Array, inputs: Array, states: Array, state: Array, more: Array | None = None
 ) -> Sequence[Array]:
     """Return the gradients of a GRU cell. `more` is added to the gradient of the state."""
@@ -235,10 +238,10 @@ def _gru_backward_samples(make: Make, kind: dtype) -> Iterable[Sample]:
         yield (make(*state), *inputs, make(*state)), params
 
 
-gru_cell = _cell("gru_cell", _gru, (3, 3, 1), (1,), _gru_samples, Derivative(whole=_gru_back))
+gru_cell = _cell("gru_cell", gru_values, (3, 3, 1), (1,), _gru_samples, Derivative(whole=_gru_back))
 gru_cell_backward = _cell(
     "gru_cell_backward",
-    _gru_backward,
+    gru_gradients,
     (1, 3, 3, 1, 1),
     (3, 3, 1),
     _gru_backward_samples,

@@ -17,7 +17,6 @@ from flambeau.driver.cuda.libraries import cudnn
 from flambeau.driver.protocol import RecurrentMemory, RecurrentNetwork
 
 _MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}  # cudnnRNNMode_t
-GATES = {"RNN_RELU": 1, "RNN_TANH": 1, "LSTM": 4, "GRU": 3}
 _STANDARD, _PERSIST_SMALL = 0, 3  # cudnnRNNAlgo_t
 _NO_BIAS, _DOUBLE_BIAS = 0, 2  # cudnnRNNBiasMode_t
 _DEFAULT_MATH, _FMA_MATH = 0, 3  # cudnnMathType_t
@@ -93,7 +92,7 @@ def _algorithm(network: RecurrentNetwork) -> int:
     """Return cuDNN's algorithm: small states stay in registers and shared memory for all time steps."""
     if network.projection or network.lengths or network.dtype is float64:
         return _STANDARD
-    widest = 128 if GATES[network.mode] > 1 else 256
+    widest = 128 if network.gates > 1 else 256
     return _PERSIST_SMALL if network.hidden <= widest else _STANDARD
 
 
@@ -116,13 +115,11 @@ class RecurrentPlan:
         self._dnn, self._calls = found
         self._network = network
         self._closers: list[Callable[[], None]] = []
-        directions = 2 if network.bidirectional else 1
-        self._cells, state = network.layers * directions, network.projection or network.hidden
         try:
             self._rnn = self._describe_network()
             self._x = self._describe_rows(network.inputs)
-            self._y = self._describe_rows(directions * state)
-            self._h = self._describe_states(state)
+            self._y = self._describe_rows(network.directions * network.state)
+            self._h = self._describe_states(network.state)
             self._c = self._describe_states(network.hidden)
             self.weights = self._size("cudnnGetRNNWeightSpaceSize")
             self.work, self.reserve = self._temporary()
@@ -149,7 +146,7 @@ class RecurrentPlan:
         made = self._create("RNN")
         self._calls["cudnnSetRNNDescriptor_v8"](
             made, _algorithm(net), _MODES[net.mode], bias, int(net.bidirectional), 0, kind, computing, math,
-            net.inputs, net.hidden, net.projection or net.hidden, net.layers, dropout, 0,
+            net.inputs, net.hidden, net.state, net.layers, dropout, 0,
         )  # fmt: skip
         return made
 
@@ -163,7 +160,7 @@ class RecurrentPlan:
 
     def _describe_states(self, width: int) -> int:
         net, made = self._network, self._create("Tensor")
-        sizes = (c_int * 3)(self._cells, net.batch, width)
+        sizes = (c_int * 3)(net.cells, net.batch, width)
         strides = (c_int * 3)(net.batch * width, width, 1)
         self._calls["cudnnSetTensorNdDescriptor"](made, cudnn.DATA[net.dtype], 3, sizes, strides)
         return made
@@ -190,7 +187,7 @@ class RecurrentPlan:
     def memory(self) -> RecurrentMemory | None:
         """Return the memory that the caller provides. None if the gates of a parameter are not adjacent."""
         size, offsets = self._network.dtype.itemsize, []
-        for cell in range(self._cells):
+        for cell in range(self._network.cells):
             for parts in self._parts(cell):
                 nbytes = (parts[-1] - parts[0]) // max(len(parts) - 1, 1)
                 if any(part != parts[0] + k * nbytes for k, part in enumerate(parts)) or parts[0] % size:
@@ -200,7 +197,7 @@ class RecurrentPlan:
 
     def _parts(self, cell: int) -> Iterator[list[int]]:
         """Yield the offsets of the gates of each parameter of a layer and direction, in PyTorch's order."""
-        net, gates = self._network, GATES[self._network.mode]
+        net, gates = self._network, self._network.gates
         numbers = [range(gates), range(gates, 2 * gates)]
         for which in (0, 1)[: 1 + net.biased]:
             for each in numbers:
