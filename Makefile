@@ -74,10 +74,10 @@ lint: $(VENV)/ready-test
 
 # The pages and the stubs that are generated. Tests compare them with what this writes.
 docs: $(VENV)/ready-test
-	$(BIN)/python -m flambeau.testing.operator_page tests/goldens/torch_names.txt > docs/operators.md
-	$(BIN)/python -m flambeau.testing.contents_page tests/goldens/torch_modules.txt tests/goldens/torch_module_paths.txt > docs/contents.md
-	$(BIN)/python -m flambeau.testing.coverage_page tests/goldens/cuda_names.txt > docs/coverage.md
-	$(BIN)/python -m flambeau.testing.performance_page bench/results > docs/performance.md
+	$(BIN)/python -m tools.pages.operator_page tests/goldens/torch_names.txt > docs/operators.md
+	$(BIN)/python -m tools.pages.contents_page tests/goldens/torch_modules.txt tests/goldens/torch_module_paths.txt > docs/contents.md
+	$(BIN)/python -m tools.pages.coverage_page tests/goldens/cuda_names.txt > docs/coverage.md
+	$(BIN)/python -m tools.pages.performance_page bench/results > docs/performance.md
 	$(BIN)/python -m bench.accuracy page
 	$(BIN)/python -m streambugs --page > docs/streambugs.md
 	$(BIN)/python -m ecosystem.page > docs/ecosystem.md

@@ -12,7 +12,7 @@ from typing import Any
 
 from ecosystem.__main__ import RESULTS, read_requirements
 from ecosystem.suites import COUNTS, KINDS
-from flambeau.testing.markdown import wrap
+from tools.pages.markdown_lines import wrap
 
 HEADER = """# Ecosystem
 

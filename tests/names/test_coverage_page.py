@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import flambeau as torch
-from flambeau.testing import coverage_page
+from tools.pages import coverage_page
 
 ROOT = Path(__file__).parents[2]
 NAMES = (ROOT / "tests" / "goldens" / "cuda_names.txt").read_text().splitlines()
-WRITE = "python -m flambeau.testing.coverage_page tests/goldens/cuda_names.txt > docs/coverage.md"
+WRITE = "python -m tools.pages.coverage_page tests/goldens/cuda_names.txt > docs/coverage.md"
 
 
 def test_the_committed_page_is_the_generated_one() -> None:

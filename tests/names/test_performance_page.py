@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from flambeau.testing import performance_page
+from tools.pages import performance_page
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "bench" / "results"
-WRITE = "python -m flambeau.testing.performance_page bench/results > docs/performance.md"
+WRITE = "python -m tools.pages.performance_page bench/results > docs/performance.md"
 
 
 def test_the_page_is_up_to_date() -> None:

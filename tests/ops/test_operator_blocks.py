@@ -55,7 +55,6 @@ ALLOWED = {
     "ops/pointwise/expression_cpp.py": "the C++ functions that jiterator's language has",
     "sparse/__init__.py": "public names of torch.sparse",
     "tensor/arguments/torch_function.py": "dunders, each with the method that __torch_function__ receives",
-    "testing/operator_page.py": "notes of docs/operators.md on differences from PyTorch",
     "testing/operator_properties.py": "operators without samples, each with the reason, which generated tests require",
     "testing/soundness/graph_steps.py": "steps of random programs, which only some operators can be",
 }

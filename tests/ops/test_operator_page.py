@@ -9,11 +9,11 @@ import pytest
 
 from flambeau.ops.op import table
 from flambeau.tensor.arguments import public
-from flambeau.testing import operator_page
+from tools.pages import operator_page
 
 ROOT = Path(__file__).parents[2]
 NAMES = ROOT / "tests" / "goldens" / "torch_names.txt"
-WRITE = "python -m flambeau.testing.operator_page tests/goldens/torch_names.txt > docs/operators.md"
+WRITE = "python -m tools.pages.operator_page tests/goldens/torch_names.txt > docs/operators.md"
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,13 @@ from cli.cli_kit import environment
 from support import torch
 
 from flambeau.core.absent_names import advice_for_module
-from flambeau.testing import contents_page
+from tools.pages import contents_page
 
 ROOT = Path(__file__).parents[3]
 NAMES = ROOT / "tests" / "goldens" / "torch_modules.txt"
 PATHS = ROOT / "tests" / "goldens" / "torch_module_paths.txt"
 WRITE = (
-    "python -m flambeau.testing.contents_page tests/goldens/torch_modules.txt tests/goldens/torch_module_paths.txt "
+    "python -m tools.pages.contents_page tests/goldens/torch_modules.txt tests/goldens/torch_module_paths.txt "
     "> docs/contents.md"
 )
 LISTED = [

@@ -1,6 +1,6 @@
 """Writer of docs/performance.md, the page of benchmark results.
 
-    python -m flambeau.testing.performance_page bench/results > docs/performance.md
+    python -m tools.pages.performance_page bench/results > docs/performance.md
 
 Each file of the folder is one table with its machine, date and command. A new measurement replaces the file.
 """
@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flambeau.testing.markdown import wrap
+from tools.pages.markdown_lines import wrap
 
 HEADER = """# Performance
 
-<!-- Written by flambeau.testing.performance_page; do not edit. -->
+<!-- Written by tools.pages.performance_page; do not edit. -->
 
 This page shows what Flambeau's operations cost, next to PyTorch and other libraries. It is for
 users who choose a library and for contributors who change a hot path. Each table names its machine,
@@ -32,7 +32,7 @@ python -m bench operators -- --driver cuda   # one, on a machine with a GPU and 
 A run writes its figures, with machine and date, to `bench/results/runs/NAME.json`. Ratios are
 Flambeau's time divided by the other time, so smaller is better. To add a measurement, edit its file
 in `bench/results` and write this page again with
-`python -m flambeau.testing.performance_page bench/results > docs/performance.md`.
+`python -m tools.pages.performance_page bench/results > docs/performance.md`.
 
 ## Overview
 

@@ -1,4 +1,4 @@
-"""Lines of generated pages."""
+"""Wraps the lines of generated pages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The generator of docs/coverage.md, which lists the public names of torch.cuda.
 
-    python -m flambeau.testing.coverage_page tests/goldens/cuda_names.txt > docs/coverage.md
+    python -m tools.pages.coverage_page tests/goldens/cuda_names.txt > docs/coverage.md
 
 The file lists names, one a line: `1.8 cuda.memory_stats` if PyTorch 1.8 documents it, `now cuda.graph` if today's
 PyTorch does. This module lists names that differ, with the difference, and looks up which names are missing.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 HEADER = """# Coverage of torch.cuda
 
-<!-- Written by flambeau.testing.coverage_page; do not edit. -->
+<!-- Written by tools.pages.coverage_page; do not edit. -->
 
 This page lists every public name of `torch.cuda` and its modules, in PyTorch 1.8's documentation
 and in PyTorch 2.13. It is for people who port a CUDA program. *Supported* means that name,

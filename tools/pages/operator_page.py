@@ -1,6 +1,6 @@
 """The generator of docs/operators.md, from the operator table and the public names.
 
-    python -m flambeau.testing.operator_page tests/goldens/torch_names.txt > docs/operators.md
+    python -m tools.pages.operator_page tests/goldens/torch_names.txt > docs/operators.md
 
 The file lists PyTorch's documented names, one a line: `torch.add`, `Tensor.add_`, `linalg.svd`. The page ends with the
 names that Flambeau lacks. Tests compare the page with the table and the list with PyTorch.
@@ -21,12 +21,12 @@ from flambeau.ops.derivative_helpers import Refusal
 from flambeau.ops.op import MISSING, NOT_DIFFERENTIABLE, Op, table
 from flambeau.tensor.arguments import public
 from flambeau.tensor.tensor import Tensor
-from flambeau.testing.markdown import wrap
 from flambeau.testing.operator_properties import summary
+from tools.pages.markdown_lines import wrap
 
 HEADER = """# Operators
 
-<!-- Written by flambeau.testing.operator_page; do not edit. -->
+<!-- Written by tools.pages.operator_page; do not edit. -->
 
 This page lists the functions and methods of tensors: forms, dtypes, differentiability, and
 differences from PyTorch. It is for people who port a program and for contributors. For example, the

@@ -1,6 +1,6 @@
 """The generator of docs/contents.md, which lists PyTorch's documented names and whether each exists.
 
-    python -m flambeau.testing.contents_page tests/goldens/torch_modules.txt tests/goldens/torch_module_paths.txt \\
+    python -m tools.pages.contents_page tests/goldens/torch_modules.txt tests/goldens/torch_module_paths.txt \\
         > docs/contents.md
 
 The first file lists the public names of PyTorch's modules, one a line: `nn.Linear`. Each section is a function of that
@@ -20,11 +20,11 @@ from typing import Any
 
 import flambeau
 from flambeau.core.absent_names import advice_for, advice_for_module
-from flambeau.testing.markdown import wrap
+from tools.pages.markdown_lines import wrap
 
 HEADER = """# Coverage
 
-<!-- Written by flambeau.testing.contents_page; do not edit. -->
+<!-- Written by tools.pages.contents_page; do not edit. -->
 
 This page lists what PyTorch's documentation names and whether Flambeau has it. It is for people who
 port a program. Functions and methods of tensors are in [operators.md](operators.md). A missing
