@@ -193,7 +193,7 @@ _raise_absence = _lacking("torch")
 
 
 def load_ipython_extension(shell: _Any) -> None:
-    """Do what an import under IPython does; `%load_ext flambeau` calls it."""
+    """Install the notebook's displays, as an import under IPython does; `%load_ext flambeau` calls it."""
     _import_module("flambeau.report.notebook").install(shell)
 
 

@@ -1,4 +1,4 @@
-"""torch._check and its kin: assertions with the exception type that the caller chooses."""
+"""torch._check and similar functions: assertions with the exception type that the caller chooses."""
 
 from __future__ import annotations
 

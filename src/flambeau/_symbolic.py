@@ -62,13 +62,13 @@ def sym_not(a: Any) -> bool:
 
 @_asking
 def sym_max(a: float, b: float) -> float:
-    """Return the greater number, as a float if either is one."""
+    """Return the greater number, as a float if either is a float."""
     return _choose(max, a, b)
 
 
 @_asking
 def sym_min(a: float, b: float) -> float:
-    """Return the smaller number, as a float if either is one."""
+    """Return the smaller number, as a float if either is a float."""
     return _choose(min, a, b)
 
 

@@ -55,7 +55,8 @@ def has_torch_function_variadic(*args: Any) -> bool:
 def handle_torch_function(
     public_api: Callable[..., Any], relevant_args: Iterable[Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """Return what a function of the program's own gives where `has_torch_function(relevant_args)`.
+    """Call the override that one of the arguments has for `public_api`, a function of the program, and return its
+    result.
 
     The arguments are asked by `__torch_function__(public_api, types, args, kwargs)` until one gives something
     else than NotImplemented.

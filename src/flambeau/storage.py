@@ -15,5 +15,5 @@ explain_absent_names(globals(), "torch.storage")
 
 
 def _load_from_bytes(b: bytes) -> Any:
-    """Return what a pickle of a storage holds; pickles call this function by name."""
+    """Return the storage that a pickle contains; pickles call this function by name."""
     return load(io.BytesIO(b), weights_only=False)

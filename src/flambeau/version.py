@@ -1,4 +1,5 @@
-"""torch.version. `__version__` reads like PyTorch's, of the release whose behaviour is the guide, and names Flambeau.
+"""torch.version: `__version__` is the version of PyTorch whose behaviour Flambeau follows, with a suffix that names
+Flambeau.
 
 Programs that compare `torch.__version__` see 2.13; those that print it see whose it is.
 """

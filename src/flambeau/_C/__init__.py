@@ -1,4 +1,4 @@
-"""torch._C: of the module of PyTorch's C++ half, what programs that override functions take from there."""
+"""torch._C: the names of PyTorch's C++ module that programs which override functions use."""
 
 from __future__ import annotations
 

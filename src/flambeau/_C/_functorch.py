@@ -53,7 +53,7 @@ def maybe_get_level(tensor: Any) -> int:
 
 
 def maybe_current_level() -> int | None:
-    """Return None: no transform wraps tensors."""
+    """Return None, because no transform wraps tensors."""
     return None
 
 

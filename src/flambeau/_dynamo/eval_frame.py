@@ -65,7 +65,7 @@ def is_inductor_supported() -> bool:
 
 
 def explain(f: Callable[..., Any], *extra_args: Any, **extra_kwargs: Any) -> Any:
-    """Return a report of what is captured of a function, and where and why it is not.
+    """Return a report on the capture of a function: its graphs, and where and why capture stops.
 
     A function with a backend of the program is called once. Of others, the report is about `mode="reduce-overhead"`:
     they are called twice, for the warm-up and the capture. Called with the function alone, it returns a function of the

@@ -160,7 +160,7 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> An
 
 
 def _cast(value: Any, device_type: str, to: dtype) -> Any:
-    """Return tensors cast, in containers too."""
+    """Return tensors converted to a dtype, including those in containers."""
     if isinstance(value, Tensor):
         return value.to(to) if state.eligible(value, device_type) else value
     if isinstance(value, str | bytes | np.ndarray):

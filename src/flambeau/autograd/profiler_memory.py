@@ -1,4 +1,4 @@
-"""`MemoryNotes`: what was allocated and freed while a profile of memory ran, and by which events.
+"""`MemoryNotes`: the allocations and frees during a profile of memory, with the events that made them.
 
 Sizes are PyTorch's: of the CPU what was asked for, of CUDA devices the allocator's blocks, which are multiples of 512
 bytes. As in PyTorch, the profile omits pinned memory and the frees of CPU memory that was allocated before it began.

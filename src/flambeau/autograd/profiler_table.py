@@ -35,7 +35,7 @@ def table_of(
 
 
 class _FigureColumns:
-    """The columns of figures. They depend on all events, also on those that a table leaves out."""
+    """The columns of figures. All events determine them, including events that the table leaves out."""
 
     def __init__(self, events: Any, time_unit: str | None) -> None:
         self._events = events

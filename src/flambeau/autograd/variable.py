@@ -37,8 +37,8 @@ class ImperativeEngine:
 
 
 class Variable(metaclass=_AnyTensor):
-    """`Variable(data, requires_grad=False)` is a tensor with the memory of `data`, without recording; every tensor
-    is one.
+    """`Variable(data, requires_grad=False)` is a tensor with the memory of `data`, without recording. Every tensor is
+    an instance of this class.
 
     Raises TypeError if `data` is not a tensor. `volatile` has no effect, and warns.
     """

@@ -48,7 +48,7 @@ __all__ = [
 
 
 class cuFFTPlanCache:
-    """A device's cache of FFT plans. The current device's, where `device_index` is None.
+    """The cache of FFT plans of one device; of the current device if `device_index` is None.
 
     Its attributes raise RuntimeError: no such device; `max_size` is set to less than 0; `size` is set.
     """

@@ -23,7 +23,7 @@ def is_built() -> bool:
 
 
 def is_available() -> bool:
-    """Return True if there is one: always False."""
+    """Return False, because Flambeau drives no GPU of Apple."""
     return False
 
 

@@ -46,7 +46,7 @@ def _leads_back(value: FunctionType) -> bool:
 
 
 def is_inner(module: str) -> bool:
-    """Return True if a dotted name is of a room of Flambeau's that programs do not name."""
+    """Return True if a dotted name belongs to an internal package, which programs do not name."""
     package, _, rest = module.partition(".")
     return package == "flambeau" and rest.partition(".")[0] in _INNER
 

@@ -17,7 +17,7 @@ def _dtype_of(kind: Any) -> Any:
 
 
 def _limits_of(kind: dtype) -> Any:
-    """Return NumPy's or ml_dtypes' description of a floating dtype, which may be one that is only a name."""
+    """Return the limits of a floating dtype from NumPy or ml_dtypes. The dtype may be one without arithmetic."""
     if kind.category == NAMED:
         types = import_module("ml_dtypes")
         return types.finfo(getattr(types, kind.name))
@@ -25,7 +25,8 @@ def _limits_of(kind: dtype) -> Any:
 
 
 class finfo:  # PyTorch's public name
-    """The limits of a floating-point dtype, or of the parts of a complex dtype; default: of the default dtype.
+    """The limits of a floating-point dtype, or of the parts of a complex dtype. Without an argument: those of the
+    default dtype.
 
     Raises:
         TypeError: For any other dtype.

@@ -13,7 +13,9 @@ __all__ = ["elementwise"]
 
 
 class ElementwiseKernel:
-    """A kernel of the user's: see `elementwise`. `text` is its expression, `names` are its operands'."""
+    """A kernel that the program defines: see `elementwise`. `text` is its expression, `names` the names of its
+    operands.
+    """
 
     def __init__(self, text: str, name: str, differentiable: bool) -> None:
         for what, value in (("text", text), ("name", name)):

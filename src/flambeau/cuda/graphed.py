@@ -159,7 +159,7 @@ def _check(module: Module) -> None:
 
 
 def _replacing(passes: _Passes) -> Any:
-    """Return the callable that replaces the program's."""
+    """Return the callable that replaces the callable of the program."""
 
     class Graphed(Function):
         @staticmethod

@@ -46,7 +46,7 @@ class _Runtime:
     __getattr__ = lacks
 
     def cudaGetErrorString(self, error: int) -> str:
-        """Return a code in words."""
+        """Return the description of an error code."""
         return _WORDS.get(int(error), "unrecognized error code")
 
     def cudaMemGetInfo(self, device: Any) -> tuple[int, int]:

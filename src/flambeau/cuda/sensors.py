@@ -53,7 +53,7 @@ def power_draw(device: Any = None) -> int:
 
 
 def clock_rate(device: Any = None) -> int:
-    """Return the clock of the device's multiprocessors in MHz. A virtual GPU runs at its profile's.
+    """Return the clock of the device's multiprocessors in MHz. A virtual GPU runs at the clock of its profile.
 
     Raises:
         RuntimeError: If there is no such device.

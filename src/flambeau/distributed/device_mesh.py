@@ -435,7 +435,7 @@ class DeviceMesh:
         return [[self._ranks[place] for place in places] for places in tiles]
 
     def _mine(self, rank: int | None) -> list[int]:
-        """Return, in order, the ranks of the copy of the mesh that contains a rank (None: this rank)."""
+        """Return, in order, the ranks of the copy of the mesh that contains `rank`, which is this rank by default."""
         copies = self._copies(mesh_layout.join_axes(self._axes))
         if len(copies) == 1:
             return copies[0]

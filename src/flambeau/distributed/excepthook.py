@@ -61,7 +61,9 @@ def note(error: BaseException, traceback: str) -> None:
 
 
 def write_error(path: str, error: BaseException, traceback: str) -> None:
-    """Write an exception as `record` does, in PyTorch's form. The file's time is the error's, to the nanosecond."""
+    """Write an exception as `record` does, in PyTorch's form. The file's modification time is the time of the error, to
+    the nanosecond.
+    """
     now = time.time_ns()
     report = {
         "message": {

@@ -15,7 +15,7 @@ Axis = tuple[tuple[int, int], ...]
 
 
 def axis(pairs: Iterable[tuple[int, int]]) -> Axis:
-    """Return the axis of some (size, stride)."""
+    """Return the axis that these (size, stride) pairs form, with pairs merged where they are adjacent in memory."""
     merged: list[tuple[int, int]] = []
     for size, stride in pairs:
         if size == 1:

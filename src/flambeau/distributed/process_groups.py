@@ -191,7 +191,7 @@ def get_global_rank(group: Any, group_rank: int) -> int:
 
 
 def get_process_group_ranks(group: Any) -> list[int]:
-    """Return the global ranks of a group (None: of all), by rank."""
+    """Return the global ranks of a group, in the order of their ranks in it; of the group of all ranks by default."""
     return list(group_or_default(group).ranks)
 
 

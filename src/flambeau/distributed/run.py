@@ -195,7 +195,7 @@ def _port(option: str, port: Any) -> int:
 
 
 def _is_here(host: str, local: str | None) -> bool:
-    """Return True if an address is this machine's."""
+    """Return True if an address belongs to this machine."""
     if host in ("localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn(), local):
         return True
     try:

@@ -346,7 +346,9 @@ def new_subgroups_by_enumeration(
     pg_options: Any = None,
     group_desc: str | None = None,
 ) -> tuple[Any, list[Any]]:
-    """Return a group for each list of ranks: this rank's (None: it is in none), and all. No rank may be in two."""
+    """Create a group for each list of ranks. Return the group of this rank, None without one, and all groups. No rank
+    may be in two lists.
+    """
     if not ranks_per_subgroup_list:
         raise ValueError("The arg 'ranks_per_subgroup_list' cannot be empty")
     seen: dict[int, Sequence[int]] = {}
@@ -370,7 +372,8 @@ def split_group(
     group_desc: str | None = None,
     backend: str | None = None,
 ) -> Any:
-    """Split a group. All its ranks call this. `split_ranks` are lists of the parent's ranks; None: in no list.
+    """Split a group. All its ranks call this. `split_ranks` are lists of ranks of the parent group. Ranks in no list
+    get None.
 
     Raises:
         ValueError: If the values are not lists; a rank twice.

@@ -183,7 +183,7 @@ class World:
 
     @property
     def debug(self) -> DebugLevel:
-        """Return the debug level of new groups, by default the environment's."""
+        """Return the debug level of new groups. The environment determines its default."""
         return level_of(self.environment) if self._debug is None else self._debug
 
     @debug.setter
@@ -224,7 +224,9 @@ class World:
         description: str,
         priority: int = 0,
     ) -> ProcessGroup:
-        """Create and register a group that this rank is in. `rank`: in the group; `priority`: of its streams."""
+        """Create and register a group that contains this rank, as number `rank` of the group. `priority` is the
+        priority of its streams.
+        """
         store = None if self.store is None else PrefixStore(name, self.store)
         if store is not None:
             rank_processes.announce(store, rank)

@@ -51,5 +51,5 @@ def differentiate_normalizer(family: ExponentialFamily) -> tuple[list[Any], Any,
 
 
 def sum_events(family: Distribution, value: Any) -> Any:
-    """Return the sum of a natural parameter's terms over the dimensions that are not the batch's."""
+    """Return the sum of a natural parameter's terms over all dimensions except those of the batch."""
     return sum_rightmost(value, value.dim() - len(family.batch_shape))

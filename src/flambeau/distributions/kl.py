@@ -38,8 +38,8 @@ _KL_REGISTRY = _formulas  # its name in PyTorch
 
 
 def register_kl(type_p: type, type_q: type) -> Callable[[Formula], Formula]:
-    """Decorate a function of (p, q) as the formula of two classes, and of classes derived from them. As in PyTorch,
-    classes that only look like distributions are taken, too.
+    """Decorate a function of (p, q) as the formula of two classes, and of classes derived from them. As in PyTorch, the
+    classes need not be distributions.
 
     Raises:
         TypeError: If there are no classes.

@@ -17,7 +17,9 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Kumaraswamy(TransformedDistribution):
-    """A probability, much like a beta distribution's, whose cumulative distribution function has a closed form."""
+    """The Kumaraswamy distribution of numbers in (0, 1): like a beta distribution, with a cumulative distribution
+    function in closed form.
+    """
 
     arg_constraints = {"concentration1": constraints.positive, "concentration0": constraints.positive}
     support = constraints.unit_interval

@@ -2,9 +2,10 @@
 `torch._standard_gamma`, `torch._sample_dirichlet`.
 
 # Note [Gradients of Gamma's numbers]
-A number z of Gamma(a, 1) is not a formula of a: it is drawn by rejection. It moves with a so that the probability of
-less than z stays what it is: dz/da = -(dP/da) / (dP/dz), where P(a, z) is the incomplete gamma function and dP/dz the
-density. dP/da is a central difference in double precision, of P below the mean and of 1 - P above it, where P nears 1.
+A number z of Gamma(a, 1) is drawn by rejection, so no formula of a gives it. Its derivative follows from the rule that
+the probability of smaller numbers stays constant: dz/da = -(dP/da) / (dP/dz), where P(a, z) is the incomplete gamma
+function and dP/dz the density. dP/da is a central difference in double precision, of P below the mean and of 1 - P
+above it, where P nears 1.
 """
 
 from __future__ import annotations

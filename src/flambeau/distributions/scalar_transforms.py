@@ -76,7 +76,7 @@ class Transform:
         raise NotImplementedError
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return log |dy/dx|, of the event's shape taken together."""
+        """Return log |dy/dx|, summed over the dimensions of an event."""
         raise NotImplementedError
 
     @property

@@ -69,7 +69,7 @@ class TransformedDistribution(Distribution):
         return self._whole(self.base_dist.rsample(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the base's, less the logarithms of the transforms' slopes on the way."""
+        """Return the log density of the base distribution minus the logarithms of the transforms' slopes."""
         if self._validate_args:
             self._validate_sample(value)
         dims = len(self._event_shape)

@@ -59,7 +59,7 @@ class Box(NamedTuple):
 
 
 def has_views(form: Fused) -> bool:
-    """Return True if a fused kernel needs `boxes`."""
+    """Return True if a fused kernel reads an operand through a view, so that it needs `boxes`."""
     return any(map(_is_view, form.steps))
 
 
@@ -145,7 +145,7 @@ class _BoxKernel:
             self.stored.append(self._find_step(self._value(-1 - step, frame), self.launch.outputs[k]))
 
     def _find_step(self, value: int, meta: Meta) -> int:
-        """Return the step of a value: of a read, which a joined result may be, a new one that copies it."""
+        """Return the step that computes a value. For a value that is only read, this is a new step that copies it."""
         if value < 0:
             return -1 - value
         kernel = self.launch.kernel.with_(name="copy", cuda=Expression("a"))

@@ -489,7 +489,7 @@ CudaForm = Expression | Expressions | Fused | Fold | Scan | Source | Routine | L
 
 
 class Launch(Record):
-    """The description of a launch without its addresses. There is one per plan, and it is loaded once.
+    """The description of a launch without its addresses. Each plan has one, which is loaded once.
 
     Attributes:
         kernel: The computation.
@@ -583,7 +583,7 @@ def has_held_rows(form: Fused) -> bool:
 
 
 def host_body(launch: Launch) -> Body:
-    """Return what the CPU and virtual GPUs run.
+    """Return the function that the CPU and virtual GPUs run for a launch.
 
     This is native code if the library of native kernels has a kernel for the launch. Otherwise it is the fast
     implementation if that takes the launch, else the reference implementation.
@@ -721,7 +721,7 @@ def line_share(meta: Meta) -> float:
 
 
 class Executable:
-    """A loaded launch. Each driver subclasses it with what the driver prepared."""
+    """A loaded launch. Each driver has a subclass with the state that it prepared."""
 
     __slots__ = ("index", "launch", "workspace")
 

@@ -90,7 +90,9 @@ def _as_tuple(argnums: Any) -> tuple[Any, ...]:
 
 
 def replace_tensor(t: Any, own: list[Tensor]) -> Tensor:
-    """Return what the function gets in the place of an argument's tensor; new leaves are put on the list."""
+    """Return the tensor that the function receives in place of a tensor of an argument. New leaves are appended to the
+    list.
+    """
     if not isinstance(t, Tensor):
         raise ValueError(f"Thing passed to transform API must be Tensor, got {type(t)}")
     if t.requires_grad:

@@ -295,7 +295,7 @@ def _join_columns(blocks: Sequence[Any], forms: Sequence[Any], single: bool) -> 
 
 
 def hessian(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """Return a function that gives the second derivatives of `func`: the Jacobian, forward, of its Jacobian,
-    backward.
+    """Return a function that computes the second derivatives of `func`: the forward-mode Jacobian of its reverse-mode
+    Jacobian.
     """
     return jacfwd(jacrev(func, argnums), argnums)

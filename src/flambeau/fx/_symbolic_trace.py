@@ -1,4 +1,4 @@
-"""Symbolic tracing: running a function with proxies, which record what it does.
+"""Symbolic tracing: running a function with proxies, which record its operations.
 
 # Note [Patches during a trace]
 Problem: calls of submodules and reads of parameters do not pass a proxy's methods.

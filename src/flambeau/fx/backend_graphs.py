@@ -296,7 +296,7 @@ class BackendFunction:
     def _name_inputs(
         self, inputs: Sequence[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> dict[str, Tensor]:
-        """Return names for the tensors among the arguments, as PyTorch's: `l_x_` for the parameter x."""
+        """Return names for the tensors among the arguments, as PyTorch names them: `l_x_` for the parameter x."""
         try:
             bound = inspect.signature(self.function).bind(*args, **kwargs).arguments
         except (TypeError, ValueError):

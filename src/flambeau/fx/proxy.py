@@ -1,4 +1,4 @@
-"""Proxies: values that record what a program does with them."""
+"""Proxies: values that record the operations that a program applies to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traced modules and functions: Python's own, because TorchScript is off."""
+"""Traced modules and functions, which run as Python, because Flambeau has no TorchScript."""
 
 from __future__ import annotations
 

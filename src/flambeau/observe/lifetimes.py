@@ -318,7 +318,7 @@ class Lifetimes(ThreadReuses):
     def _look_at_donors(
         self, block: ShadowBlock, owner: LogicalThread, agent: LogicalThread, site: Site
     ) -> None:
-        """Withhold the certificate if the block may be one of a donor stream. See Note [Reuse by other streams]."""
+        """Withhold the certificate if the block may belong to a donor stream. See Note [Reuse by other streams]."""
         for (other, key), memory in self._pools.items():
             if key != block.pool.key or other.device != owner.device or other is agent or other is owner:
                 continue

@@ -87,7 +87,7 @@ def build_race(
     select: Select | None,
     record: bool = False,
 ) -> Race:
-    """Return the race of `command` with the last access of its cell, of a neighbour, or of freed memory.
+    """Return the race of `command` with the last access of its shadow cell, of a neighbouring cell, or of freed memory.
 
     Args:
         kind: The access of `command` to its cell: READ, WRITE or READ_WRITE.
@@ -140,7 +140,7 @@ def _is_cached_cast(cell: Cell, last: Command, block: ShadowBlock) -> bool:
 
 
 def _life(block: ShadowBlock, number: int) -> tuple[Site | None, int, Site | None] | None:
-    """Return a key of the lifetime that command `number` belongs to; None: the present one."""
+    """Return a key of the lifetime that command `number` belongs to; None for the present lifetime."""
     return _lifetime(block, number) if number < block.born else None
 
 

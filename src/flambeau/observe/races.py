@@ -1,4 +1,5 @@
-"""The race detector's observers: `RaceDriver` over an accelerator's driver, `HostRaceDriver` over the CPU's.
+"""The race detector's observers: `RaceDriver` for the driver of an accelerator, `HostRaceDriver` for the driver of the
+CPU.
 
 Both feed one `Detector`. Each call first reports its effects to the detector and is then forwarded. Host
 waits are forwarded first, because only their return establishes an order.

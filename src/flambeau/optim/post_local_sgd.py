@@ -1,4 +1,4 @@
-"""`PostLocalSGDOptimizer`: an optimizer whose parameters are averaged over the ranks now and then.
+"""`PostLocalSGDOptimizer`: an optimizer whose parameters are averaged over the ranks periodically.
 
 It lies in this room because it is an optimizer; programs find it in `torch.distributed.optim`.
 """
@@ -36,7 +36,7 @@ class PostLocalSGDOptimizer(Optimizer):
         return repr(self.optim)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's, with the averager's step."""
+        """Return the state of the optimizer, with the step of the averager."""
         return {**self.optim.state_dict(), "step": self.averager.step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

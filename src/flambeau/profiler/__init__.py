@@ -338,5 +338,5 @@ def tensorboard_trace_handler(
 
 
 def kineto_available() -> bool:
-    """Return False: PyTorch's tracing library is not used; `profile` records by itself."""
+    """Return False, because `profile` does not use Kineto, PyTorch's tracing library."""
     return False

@@ -137,7 +137,7 @@ def _fix(finding: Finding, root: Path) -> dict[str, Any]:
 
 
 def _fingerprint(finding: Finding, root: Path) -> str:
-    """Return a hash that does not change when lines move: of the rule, the files, and the text of both lines."""
+    """Return a hash of the rule, the files, and the text of both lines. It does not change when lines move."""
     spots = [(spot.relative(root), spot.source) for spot in (finding.spot, finding.other_spot)]
     text = repr((finding.rule.id, spots, finding.before if not finding.spot.file else ""))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -102,7 +102,7 @@ def resolve(where: device) -> device:
 
 
 def require_open(context: Context) -> None:
-    """Raise RuntimeError unless the context is open: the CPU's, the meta device's, or of the machine in use."""
+    """Raise RuntimeError unless the context is that of the CPU, of the meta device, or of the machine in use."""
     if context.index < 0 or (context.index < len(_contexts) and _contexts[context.index] is context):
         return
     raise RuntimeError(errors.FORKED if _forked else errors.MACHINE_CLOSED)

@@ -40,7 +40,9 @@ _options = _CheckpointOptions()
 
 
 def get_default_load_endianness() -> LoadEndianness | None:
-    """Return the byte order that `load` assumes for checkpoints that do not name theirs; None: the machine's."""
+    """Return the byte order that `load` assumes for checkpoints that do not name theirs; None stands for the byte order
+    of this machine.
+    """
     return _options.endianness
 
 

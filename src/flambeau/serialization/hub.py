@@ -31,7 +31,7 @@ _FOLDER: dict[str, str] = {}  # "folder" -> that of `set_dir`
 
 
 def get_dir() -> str:
-    """Return the folder of downloaded files: `set_dir`'s, $TORCH_HOME/hub, or ~/.cache/torch/hub."""
+    """Return the folder of downloaded files: the one that `set_dir` chose, $TORCH_HOME/hub, or ~/.cache/torch/hub."""
     return _FOLDER.get("folder", os.path.join(_get_torch_home(), "hub"))
 
 

@@ -302,7 +302,7 @@ def _until_end(file: Any) -> Iterator[tuple[Any, Any, int]]:
 
 
 def _full(module: Any, name: Any) -> str:
-    """Return the full name of Python 3, of a module and a name that may be Python 2's (protocol 2 has those)."""
+    """Return the full name under which Python 3 knows a module and a name. Protocol 2 has the names of Python 2."""
     if type(module) is not str or type(name) is not str:
         raise Refused(f"a name must consist of texts, not {brief(module)} and {brief(name)}")
     module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))

@@ -17,7 +17,9 @@ from flambeau.tensor.tensor import Tensor
 
 
 def run(op: Op, args: Sequence[Any], params: tuple[Any, ...], out: Any = None) -> Any:
-    """Call `op`; with `out`, a tensor or a sequence of them, store there: of the result's very dtypes."""
+    """Call `op`. Store its results in `out`, a tensor or a sequence of tensors of exactly the results' dtypes, unless
+    it is None.
+    """
     if out is None:
         return unary(op, args[0], params) if len(args) == 1 else call(op, args, params)
     outputs = (out,) if isinstance(out, Tensor) else tuple(out)

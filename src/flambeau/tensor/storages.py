@@ -247,7 +247,7 @@ class UntypedStorage(Face):
             self._held = empty(Meta.contiguous_of((count,), dtypes.uint8, place(device)))
 
     def __getitem__(self, at: Any) -> Any:
-        """Return a byte; or, of a slice, a storage over the same memory, which cannot be resized."""
+        """Return one byte, or for a slice, a storage over the same memory, which cannot be resized."""
         if not isinstance(at, slice):
             return super().__getitem__(at)
         start, stop, step = at.indices(self.size())
@@ -477,7 +477,7 @@ def storage(self: Tensor) -> TypedStorage:
 def set_(
     self: Tensor, source: Any = None, storage_offset: int = 0, size: Any = None, stride: Any = None
 ) -> Tensor:
-    """Point the tensor at other memory: a tensor's, a storage's (with offset, sizes and strides), or none.
+    """Let the tensor use the memory of another tensor, or of a storage (with offset, sizes and strides), or no memory.
 
     Raises:
         RuntimeError: If the memory is on another device, or the tensor is a leaf that requires a gradient.

@@ -53,7 +53,8 @@ def structure_of(key: tuple[Any, ...]) -> Structure:
 
 
 def _take_metas(operands: Sequence[Any], metas: list[Meta]) -> list[Any]:
-    """Return the entries of operands in a structure's key: of a meta its kind, or the position of an equal meta.
+    """Return the entries of operands in a structure's key. The entry of a meta is its kind, or the position of an equal
+    meta.
 
     Args:
         operands: The operands.

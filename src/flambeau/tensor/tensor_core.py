@@ -81,7 +81,7 @@ class StorageCore:
         return self.pinned or (self.context is system.host and system.host_pinned(ptr, nbytes))
 
     def host_memory(self, ptr: int, nbytes: int, awaited: bool = False) -> HostMemory:
-        """Return `nbytes` bytes from `ptr` on for copies. This storage, which must be the CPU's, keeps them alive."""
+        """Return `nbytes` bytes from `ptr` on for copies. This storage, which must be on the CPU, keeps them alive."""
         return HostMemory(ptr, nbytes, self, self.is_pinned(ptr, nbytes), awaited)
 
     def record_copy(self, ptr: int, stream: Any) -> None:

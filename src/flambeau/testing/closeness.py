@@ -42,7 +42,7 @@ class _Rules:
         ) from None
 
     def tolerances(self, *dtypes: Any) -> tuple[float, float]:
-        """Return relative and absolute tolerance: the caller's, or the larger defaults of the two dtypes."""
+        """Return the relative and absolute tolerance that the caller gave, or the larger defaults of the two dtypes."""
         if self.rtol is not None and self.atol is not None:
             return self.rtol, self.atol
         found = [_TOLERANCES.get(dtype, (0.0, 0.0)) for dtype in dtypes]

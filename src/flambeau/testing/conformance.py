@@ -1160,7 +1160,7 @@ def collective_is_ordered_on_its_stream(driver: Driver) -> None:
 
 
 def _no_collectives(driver: Driver) -> bool:
-    """Return True if the driver has none: the CPU's, or real GPUs without NCCL."""
+    """Return True if the driver has no collectives: the driver of the CPU, or real GPUs without NCCL."""
     if driver.name == "host":
         return True
     try:

@@ -131,7 +131,7 @@ def _difference_of_elements(one: tuple[Any, ...], other: tuple[Any, ...]) -> str
 
 
 def _is_array(value: Any) -> bool:
-    """Return True if a frozen value is a tensor's or an array's, but of records."""
+    """Return True if a frozen value stands for a tensor or an array whose elements are not records."""
     if not isinstance(value, tuple) or len(value) != 4:
         return False
     return value[0] == "tensor" or (value[0] == "array" and not value[1].startswith(("[", "{")))

@@ -97,7 +97,7 @@ def _run(fn: Callable[..., Any], n: int, args: Sequence[Any], order: int | None)
 
 
 def _result(rank: int, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """Return what a rank's function returns. `sys.exit` ends the rank and not the program, as it ends a process."""
+    """Return the result of a rank's function. `sys.exit` ends the rank and not the program, as it ends a process."""
     try:
         return fn(*args)
     except SystemExit as end:

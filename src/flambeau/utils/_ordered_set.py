@@ -89,7 +89,7 @@ class OrderedSet(MutableSet[T]):
         return result
 
     def symmetric_difference_update(self, other: Iterable[T]) -> None:
-        """Keep elements that one of both has, and add the other's."""
+        """Keep the elements that are in exactly one of the two sets."""
         self ^= _as_set(other)
 
     def symmetric_difference(self, other: Iterable[T]) -> OrderedSet[T]:

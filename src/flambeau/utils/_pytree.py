@@ -367,12 +367,12 @@ def is_namedtuple_instance(obj: Any) -> bool:
 
 
 def is_structseq(obj: Any) -> bool:
-    """Return True if it is one of torch.return_types, or an instance of one."""
+    """Return True if the object is a class of torch.return_types or an instance of such a class."""
     return is_structseq_class(obj if isinstance(obj, type) else type(obj))
 
 
 def is_structseq_class(cls: Any) -> bool:
-    """Return True if it is one of torch.return_types."""
+    """Return True if the object is a class of torch.return_types."""
     return isinstance(cls, type) and issubclass(cls, NamedResult) and cls is not NamedResult
 
 

@@ -68,7 +68,7 @@ class Measurement:
 
 
 class Timer:
-    """A statement to time, as of `timeit.Timer`, whose times include the work that it gives to CUDA devices.
+    """A statement to time, like `timeit.Timer`. Its times include the work that the statement enqueues on CUDA devices.
 
     Args:
         stmt: The statement.

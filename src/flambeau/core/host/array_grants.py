@@ -67,7 +67,9 @@ def ask_before_arrays(grant: Grant) -> None:
 
 @cache
 def _handler() -> tuple[Any, ...]:
-    """Return NumPy's handler that asks, and what it uses: arrays may keep it until the process ends."""
+    """Return a NumPy memory handler that asks before it allocates, and the objects that it uses: arrays may keep it
+    until the process ends.
+    """
     capsule = _numpy_function(_GET_HANDLER)()
     numpys = _Handler.from_address(_pointer_of(capsule, _CAPSULE))
     # NumPy holds the GIL when it calls them, and releases it in them.

@@ -21,7 +21,7 @@ def state_of(process: int) -> str:
 
 
 def describe_processes(processes: Iterable[int]) -> str:
-    """Return a text that names processes, with what each does."""
+    """Return a text that names processes and the state of each."""
     return ", ".join([f"process {process} ({state_of(process)})" for process in processes])
 
 
@@ -57,7 +57,7 @@ class IdleProcesses:
         self._looks: dict[int, int] = {}  # process -> the number of looks since it worked
 
     def look(self, processes: Iterable[int]) -> None:
-        """Compare the processor time of running processes with the last look's."""
+        """Compare the processor time of running processes with that of the last call."""
         used = {process: processor_seconds(process) for process in processes}
         self._looks = {
             process: self._looks.get(process, 0) + 1

@@ -28,7 +28,9 @@ _COUNT = struct.Struct("<qQ")  # users, the tracker
 
 
 class Named(Mapping):
-    """Shared memory of `nbytes` bytes at `ptr` under `name`, which is `key` too. The object is one user of it."""
+    """Shared memory of `nbytes` bytes at `ptr` under `name`, which is `key` too. Each object counts as one user of the
+    memory.
+    """
 
     __slots__ = ("_base", "_holder", "key", "name")
 

@@ -174,7 +174,7 @@ class _PlanWriter:
         self._late: list[str] = []  # lines that build the result
 
     def function(self, returned: Callable[[], str]) -> Callable[..., Any]:
-        """Compile what was written, which returns the value of an expression."""
+        """Compile the statements written so far to a function that returns the value of an expression."""
         expression = returned()
         lines = "".join([f"    {line}\n" for line in self._lines])
         text = f"def find({self._parameters}):\n{lines}    return {expression}\n"

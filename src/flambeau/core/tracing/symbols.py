@@ -142,7 +142,7 @@ class PlanTrace:
         return not isinstance(a, _Node) and self.least(b) > a
 
     def _learn(self, sign: str, a: Any, b: Any, answer: bool) -> None:
-        """Record what an answer implies about a node compared with a number."""
+        """Record the bounds of a node that follow from the result of a comparison with a number."""
         if isinstance(a, _Node) and not isinstance(b, _Node):
             if sign == "==" and answer:
                 self._fixed[int(a)] = b
@@ -399,7 +399,7 @@ class Symbol:
         return -self if self < 0 else self
 
     def bit_length(self) -> Any:
-        """Return the number of bits, as of an int."""
+        """Return the number of bits, like `int.bit_length`."""
         trace = self.trace
         if trace.is_closed or not isinstance(trace.reduce(self), _Node):
             return self.value.bit_length()

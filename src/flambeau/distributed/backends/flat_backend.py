@@ -52,7 +52,7 @@ class FlatBackend(Backend):
         raise NotImplementedError
 
     def _touch(self, call: Collective) -> None:
-        """Report to observers what the host itself reads and writes, for CPU tensors."""
+        """Report to observers the memory of CPU tensors that the host reads and writes."""
         written, read = spans(call, self.place.rank, self.place.size)
         for access, write in ((written, True), (read, False)):
             if access is not None and access[1]:

@@ -79,7 +79,7 @@ class DeviceBackend(FlatBackend):
         return "virtual" if system.is_virtual() else "nccl"
 
     def connect(self, index: int) -> None:
-        """Create the communicator of this device now, for messages too."""
+        """Create the communicator of this device now. Messages use it, too."""
         self._early = True
         self._line(index, None)
 
@@ -270,7 +270,9 @@ class BarrierWork(Work):
 
 
 class BlockingWork(BarrierWork):
-    """The work of a collective under TORCH_NCCL_BLOCKING_WAIT: `wait` blocks the host. Its future is the stream's."""
+    """The work of a collective under TORCH_NCCL_BLOCKING_WAIT: `wait` blocks the host. Its future completes on the
+    stream, as without that variable.
+    """
 
     def result(self) -> list[Any]:
         return self._work.result()

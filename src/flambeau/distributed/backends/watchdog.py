@@ -1,4 +1,5 @@
-"""`Watch`: the watchdog, a thread that checks whether collectives of real GPUs finish. Owner of the process's.
+"""`Watch`: the watchdog, a thread that checks whether collectives of real GPUs finish. Owner of the watchdog of this
+process.
 
 # Note [Collectives that do not end]
 NCCL waits on the device forever for a missing rank, and so does every host wait for that device. A thread therefore

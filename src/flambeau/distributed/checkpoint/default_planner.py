@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint.default_planner: PyTorch writes these names here."""
+"""torch.distributed.checkpoint.default_planner: names that PyTorch defines in a module of this name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint.hf_storage: PyTorch writes these names here."""
+"""torch.distributed.checkpoint.hf_storage: names that PyTorch defines in a module of this name."""
 
 from __future__ import annotations
 

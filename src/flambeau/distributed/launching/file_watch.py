@@ -54,7 +54,7 @@ class FileWatch:
         return len(self.pids()) == len(self._others)
 
     def _report_long_wait(self, wait: Wait) -> None:
-        """Print a line for each 30 seconds that a wait lasts, with what the processes of the other ranks do."""
+        """Print a line for each 30 seconds that a wait lasts, with the states of the other ranks' processes."""
         if self._long_wait is None or self._long_wait[0] != wait.mark:
 
             def describe() -> str:

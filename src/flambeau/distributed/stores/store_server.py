@@ -122,7 +122,9 @@ class StoreServer:
         return self._table.newest(ending)
 
     def blocked_processes(self, least_s: float) -> dict[int, object]:
-        """Return the processes that only wait for keys for at least `least_s` more seconds, and an id of each wait."""
+        """Return the processes that do nothing but wait for keys, for at least `least_s` more seconds, with an id of
+        each wait.
+        """
         soon = time.monotonic() + least_s
         return {
             c.process: c.waits.wait
@@ -272,7 +274,7 @@ class StoreServer:
             log.warning("the store at port %d %s%s", self.port, what, self._lines.describe_rest())
 
     def _transfer(self, client: StoreClient, events: int) -> None:
-        """Send or read what a client's connection is ready for."""
+        """Send or read data, depending on what a client's connection is ready for."""
         is_open = not events & selectors.EVENT_WRITE or client.flush()
         if is_open and events & selectors.EVENT_READ:
             is_open = client.receive()
@@ -382,7 +384,9 @@ class StoreServer:
                 self._drop(client)
 
     def _update(self, client: StoreClient) -> None:
-        """Wait for the client's messages, unless it must read answers first, and for room for its answers."""
+        """Select what to wait for on the client's socket: messages, unless it must read answers first; room, if answers
+        are unsent.
+        """
         may_ask = client.unread <= _UNREAD and not client.is_packing
         if client.is_packing or (may_ask and client.inbox.is_ready):
             self._busy[client] = None

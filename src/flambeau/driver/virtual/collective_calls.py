@@ -79,7 +79,7 @@ class Nccl:
         self._comms.queue(found, self._meet, caller())
 
     def _check(self, member: Member, call: Collective, queue: SimulatedStream) -> None:
-        """Raise DriverError if a contribution is invalid by itself."""
+        """Raise DriverError if a contribution is invalid, regardless of other contributions."""
         if member.comm.failed is not None:
             raise DriverError(member.comm.failed)
         check_error(queue.device)

@@ -24,8 +24,8 @@ _MOST = 1 << 53  # limit of all other integers
 
 @dataclass(frozen=True)
 class Rates:
-    """Peak operations a second by kind of arithmetic. None: the device lacks the kind, which runs at float32's
-    rate.
+    """Peak operations a second by kind of arithmetic. None stands for a kind that the device lacks: it runs at the rate
+    of float32.
     """
 
     float32: float

@@ -1,4 +1,4 @@
-"""Activations, softmax and their kin. With `inplace=True` they store into their input."""
+"""Activations, softmax and similar functions. With `inplace=True` they store into their input."""
 
 from __future__ import annotations
 

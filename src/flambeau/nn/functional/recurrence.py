@@ -283,7 +283,7 @@ def _gru(
 
 
 class _Carried:
-    """The gradient of the state during backward: of the state after a step, and of the state before it."""
+    """The gradients of the state during backward: of the state after a step and of the state before it."""
 
     def __init__(self, steps: Steps, grad: Tensor, last: Tensor, w_hh: Tensor) -> None:
         self.steps, self.parts, self.w_hh = steps, steps.split(grad), w_hh

@@ -109,7 +109,9 @@ def _check_one_is_given(size: Any, factor: Any, recompute: bool | None) -> None:
 def _sizes(
     shape: Sequence[int], size: Any, factor: Any, recompute: bool | None
 ) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
-    """Return the spatial size of the result, and the factors that places are computed with (None: by the sizes)."""
+    """Return the spatial size of the result, and the factors that places are computed with. None stands for the
+    quotients of the sizes.
+    """
     dims = len(shape) - 2
     if size is not None:
         return ints_of(_each(size, dims, "size"), "interpolate", "size", 2), (None,) * dims

@@ -100,7 +100,9 @@ class LayerNorm(_Affine):
 
 
 class RMSNorm(_Affine):
-    """The trailing dimensions over their root mean square, times weight. `eps` None: the dtype's."""
+    """The trailing dimensions over their root mean square, times weight. If `eps` is None, it is the machine epsilon of
+    the dtype.
+    """
 
     def __init__(
         self, normalized_shape: Any, eps: float | None = None, elementwise_affine: bool = True, device: Any = None,

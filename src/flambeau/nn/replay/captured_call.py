@@ -161,7 +161,7 @@ class CapturedCall:
 
     # -- replays --------------------------------------------------------------------------------------
     def replay(self, leaves: Sequence[Any], counted: bool = False) -> Any:
-        """Launch the graph in place of a call, and return what the call returns.
+        """Launch the graph in place of a call, and return the results of the call.
 
         Args:
             leaves: The values of the call's arguments.

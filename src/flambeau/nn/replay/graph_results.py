@@ -102,7 +102,7 @@ class _ResultPlace(NamedTuple):
 
 
 class Results:
-    """The form of what a captured call returned and assigned, and the tensors of the latest run.
+    """The structure of the values that a captured call returned and assigned, and the tensors of the latest run.
 
     Args:
         value: What the call returned.

@@ -397,7 +397,7 @@ class PythonState:
         return ""
 
     def _replaces(self, value: Any, expected: Any) -> bool:
-        """Return True if the function does with one value what it does with the other."""
+        """Return True if the function behaves equally with both values."""
         if type(value) is not type(expected):
             return False
         if isinstance(value, Tensor):
@@ -521,7 +521,7 @@ def _is_walked(kind: type) -> bool:
 
 
 def _derives_from_ours(kind: type) -> bool:
-    """Return True if code of ours may read attributes of an object of this class, other than a Module's."""
+    """Return True if this package may read attributes of objects of this class. Attributes of Modules do not count."""
     return any(c.__module__.partition(".")[0] in _OWN and c not in (Module, Stateful) for c in kind.__mro__)
 
 

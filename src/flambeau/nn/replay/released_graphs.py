@@ -34,7 +34,7 @@ NodeReference = int | Node | Tensor
 
 
 class LiveGraph(Exception):
-    """The error of a graph of which a replay cannot make another one. Its text says why."""
+    """The error raised for an autograd graph that a replay cannot copy. Its text is the reason."""
 
 
 class _NodeForm(NamedTuple):
@@ -182,7 +182,7 @@ class CopiedEdges(Sequence[Edge]):
 
 
 def _require_copyable(node: Node) -> None:
-    """Raise LiveGraph if a node keeps tensors or hooks, or is not an operator's."""
+    """Raise LiveGraph if a node keeps tensors or hooks, or if it does not belong to an operator."""
     if not isinstance(node, _COPIED):
         raise LiveGraph(f"its graph has the node {node.name()}, which is not an operator's")
     hooks = node.node_hooks

@@ -376,7 +376,7 @@ def thread_modes() -> tuple[Any, ...]:
 
 
 def key_of(x: Any) -> Any:
-    """Return what a captured call depends on of an argument. Tensors that get gradients count as objects."""
+    """Return the part of an argument on which a captured call depends. Tensors that get gradients count as objects."""
     kind = type(x)
     if kind in _TENSORS:
         return (x.meta, id(x)) if is_recorded(x) else x.meta

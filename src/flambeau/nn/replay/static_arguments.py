@@ -147,7 +147,7 @@ class StaticArguments:
             _copy(static, leaves[index])
 
     def copy_back(self, leaves: Sequence[Any] | None = None) -> None:
-        """Copy what the function wrote into static tensors to the arguments, by default to the captured ones."""
+        """Copy the static tensors that the function wrote to the arguments, by default to the captured ones."""
         leaves = self._leaves if leaves is None else leaves
         for index, static, _, _ in self._copied:
             if any(k == index for k, _ in self._writes):

@@ -330,7 +330,9 @@ def _check_second(module: Module, name: str, parametrization: Any) -> None:
 
 
 def is_parametrized(module: Any, tensor_name: str | None = None) -> bool:
-    """Return True if a module has a parametrized tensor, or with a name, if the tensor of this name is parametrized."""
+    """Return True if a module has a parametrized tensor. With `tensor_name`, return True if the tensor of this name is
+    parametrized.
+    """
     listed = getattr(module, "parametrizations", None)
     if not isinstance(listed, ModuleDict):
         return False

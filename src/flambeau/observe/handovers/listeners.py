@@ -142,7 +142,9 @@ def all_noted(kind: type[T]) -> Sequence[tuple[Any, T]]:
 
 
 def asker(depth: int = 1) -> Site | None:
-    """Return the call site `depth` frames above the caller of this function; None if the frame is not the program's."""
+    """Return the call site `depth` frames above the caller of this function; None if the frame does not belong to the
+    program.
+    """
     frame = sys._getframe(depth + 1)
     return (frame.f_code, frame.f_lasti) if is_program(frame.f_code) else None
 

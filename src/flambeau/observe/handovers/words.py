@@ -115,7 +115,7 @@ class Polled:
             self._questions.pop(detector, None)
 
     def ask(self, what: str, site: Site | None) -> None:
-        """Record that this thread queries the state at call site `site`. None: the query is not the program's."""
+        """Record that this thread queries the state at call site `site`; None if the program does not query it."""
         for detector in listening() if site is not None else ():
             agent, time = detector.here()
             if all(detector.knows(change) for change in self._changes.get(detector, {}).items()):

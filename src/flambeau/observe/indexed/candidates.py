@@ -13,7 +13,7 @@ from flambeau.observe.race_builder import Launches
 
 
 class Candidate:
-    """Two commands that nothing orders, and what was known when the second was enqueued.
+    """Two unordered commands, with the detector's knowledge of them when the second was enqueued.
 
     `first` stands for all accesses of its agent to places of `old` from the one after number `above` up to `first`
     itself. Of the two sides at least one is partial.

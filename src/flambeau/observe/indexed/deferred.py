@@ -223,8 +223,8 @@ class Deferred:
             access.map.drop_entire(lambda old: self.detector.all_know(old.agent, old.number))
 
     def _fold(self, cell: Cell, access: PartialAccess) -> None:
-        """Merge the partial accesses that are ordered before this one into this logical thread's: one read and one
-        write.
+        """Merge the partial accesses that are ordered before this one into one read and one write of this logical
+        thread.
         """
         assert cell.partial is not None
         clock, mine = access.agent.clock, cell.partial[access.agent]

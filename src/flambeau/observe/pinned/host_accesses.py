@@ -65,7 +65,7 @@ class HostAccesses:
                     self._detector.pinned.on_host_write(ptr, extent)
 
     def on_export(self, ptr: int, nbytes: int, what: str, view: object) -> None:
-        """Record that another object has access to host memory while `view` lives (None: forever)."""
+        """Record that another object has access to host memory while `view` lives, or forever if `view` is None."""
         if self._detector.pinned.contains(ptr):
             with self._detector.lock:
                 if threading.get_ident() != self._detector.running:

@@ -221,7 +221,7 @@ class PinnedMemory:
                 life.stale.append((ptr, end))
 
     def on_export(self, ptr: int, nbytes: int, what: str, view: object) -> None:
-        """Record that another object exposes host memory while `view` lives; None: forever."""
+        """Record that another object exposes host memory while `view` lives, or forever if `view` is None."""
         if not nbytes or not self.contains(ptr) or (life := self._life_at(ptr)) is None:
             return
         if what in _ADOPTING:

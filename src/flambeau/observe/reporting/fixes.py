@@ -330,7 +330,7 @@ def synchronize_after(first: Site, earlier: LogicalThread, hint: str) -> Code | 
 
 
 def capture_wait(first: Site, second: Site) -> Code | None:
-    """Return a wait within a graph capture: the second access's stream waits for the first one's."""
+    """Return a wait within a graph capture: the stream of the second access waits for the stream of the first one."""
     begin, spot = spot_of(first), spot_of(second)
     if begin is None or spot is None or first[0] is not second[0] or not is_own_file(spot.source.path):
         return None
@@ -390,8 +390,8 @@ def _before_clearing(begin: SourceSpot | None) -> Code | None:
 def _default_wait_lines(
     spot: SourceSpot, stream: ast.expr, earlier: LogicalThread, later: LogicalThread
 ) -> tuple[str, ...]:
-    """Return the line that makes a default stream wait for a stream that is named at a position of its class or
-    function; () if there is none.
+    """Return the line that makes a default stream wait for a stream that a position of its class or function names; ()
+    without one.
     """
     cuda = cuda_module(spot.source)
     if later.ordinal or not earlier.ordinal or not is_own_file(spot.source.path):

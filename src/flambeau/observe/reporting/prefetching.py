@@ -187,8 +187,8 @@ def _places(source: SourceFile, issue: Issue, seconds: list[SourceSpot], root: s
 
 
 def _is_kept(source: SourceFile, issue: Issue) -> bool:
-    """Return True if the function's next call finds what a call has issued: in an attribute, or a variable of another
-    function.
+    """Return True if a call stores the copy that it issues for the next call: in an attribute, or in a variable of
+    another function.
     """
     return any((issue.function, root_of(name)) not in source.bindings for name in issue.fresh)
 
@@ -206,7 +206,7 @@ def _has_any(source: SourceFile, loop: ast.AST, exits: list[tuple[ast.stmt, ast.
 
 
 def _gives_fresh(region: ast.AST, issue: Issue, exits: list[tuple[ast.stmt, ast.AST]]) -> bool:
-    """Return True if an exit after the statement that issues may give away what it has just issued."""
+    """Return True if the function may return the copy that it has just issued."""
     fresh = set(issue.fresh)
     values = {id(statement): value for statement, value in exits}
     nodes = [node for node in ast.walk(region) if isinstance(node, ast.stmt)]

@@ -15,7 +15,7 @@ GIVE, RECORD, WAIT, SYNC, ASK, MEMORY = "give", "record", "wait", "sync", "ask",
 
 
 class Request:
-    """A driver call. Times are the host's in ns; `first` to `last` - 1 are the `seq` of its commands.
+    """A driver call. Times are host times in ns; its commands have the sequence numbers `first` to `last` - 1.
 
     Commands of another thread may have numbers in between; their streams identify the thread.
 

@@ -34,7 +34,7 @@ _KINDS = {
 
 @dataclass(slots=True)
 class Lap:
-    """A timed command. An event record takes no time and has no events: it ends with the work before it."""
+    """A timed command. An event record takes no time and is not timed itself: it ends when the work before it ends."""
 
     index: int
     stream: int

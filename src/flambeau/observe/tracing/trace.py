@@ -110,7 +110,7 @@ class TraceData:
 def trace_of(
     tracer: DriverTracer, ranges: RangeRecorder | None = None, races: Sequence[Race] | None = None
 ) -> TraceData:
-    """Return the trace of a tracer's records, with the program's ranges and races (None: not detected).
+    """Return the trace of a tracer's records, with the program's ranges and races. `races` is None if no detector ran.
 
     The machine's work must be done, and its driver still open.
     """
@@ -332,8 +332,8 @@ class _Maker:
             self.trace.memory.append((time_ns - self.zero, self.tracer.visible_index(index), *now))
 
     def _side(self, side: RaceAccess) -> int | None:
-        """Return the slice of one side of a race: the n-th command of its stream. None: the host's, or it
-        never ran.
+        """Return the slice of one side of a race: the n-th command of its stream. Returns None if the host made the
+        access or the command never ran.
         """
         places = self.work.get(side.handle, [])
         if not 0 < side.ordinal <= len(places):

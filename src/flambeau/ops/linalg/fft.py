@@ -49,7 +49,7 @@ def _check(x: Meta, sizes: Sequence[int]) -> None:
 
 
 def _points(launch: Launch) -> list[int]:
-    """Return the number of points along each transformed dim: the full signal's, even if one side is half a
+    """Return the number of points along each transformed dim: those of the full signal, even if one side is half a
     spectrum.
     """
     (x,) = launch.inputs

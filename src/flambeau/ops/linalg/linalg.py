@@ -416,8 +416,8 @@ def _cholesky(a: Array) -> Array:
 
 
 def _cholesky_or_part(a: Array) -> tuple[Array, int]:
-    """Return the lower factor of one matrix and 0, or the part that LAPACK's unblocked routine has computed when it
-    finds a leading minor that is not positive-definite, and the order of this minor.
+    """Return the lower factor of one matrix, and 0. If a leading minor is not positive-definite, return the part that
+    LAPACK's unblocked routine computes before it finds this, and the order of the minor.
 
     The columns before this order are valid. The next diagonal element is the pivot that is not positive. The other
     elements are those of the matrix.

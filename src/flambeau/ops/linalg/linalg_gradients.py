@@ -93,8 +93,8 @@ def _parity(pivots: Any) -> Any:
 
 
 def slogdet(grads: Sequence[Any], out: Any, a: Any, call: Call) -> Any:
-    """Return the gradient of slogdet. The real part of the logarithm has the magnitude's gradient, the imaginary the
-    phase's.
+    """Return the gradient of slogdet. The real part of the logarithm takes the gradient of the magnitude, the imaginary
+    part that of the phase.
     """
     total = grads[1]
     if a.meta.dtype.is_complex:
@@ -127,8 +127,8 @@ def _triangle(x: Any, upper: bool, ones: bool) -> Any:
 
 
 def lu_factor(grad: Any, out: Any, out1: Any, call: Call) -> Any:
-    """Return the gradient of an LU factorization: a square block, and the rows below or columns right of it: of A =
-    P L U that is L2 U or L U2.
+    """Return the gradient of an LU factorization A = P L U, from those of its square block and of the rows below it (L2
+    U) or the columns to its right (L U2).
     """
     m, n = out.meta.shape[-2:]
     k = min(m, n)
@@ -378,7 +378,9 @@ def eig(given: Sequence[Any], outs: Sequence[Any], call: Call) -> Any:
 
 
 def eigvals(grad: Any, out: Any, a: Any, call: Call) -> Any:
-    """Return the gradient of eigvals. The eigenvalues with vectors may have another order; each takes the nearest's."""
+    """Return the gradient of eigvals. The eigenvalues computed with vectors may have another order, so each takes the
+    gradient of the nearest one.
+    """
     values, vectors, _ = call(table["linalg_eig"], (a,))
     away = (values.detach().unsqueeze(-1) - out.detach().unsqueeze(-2)).abs()
     if away.meta.numel:

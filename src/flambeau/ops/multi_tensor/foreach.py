@@ -151,7 +151,7 @@ foreach = as_function(ForeachDefinition)
 
 
 def computed_dtype(launch: Launch) -> dtype:
-    """Return the dtype of computation: the first list's, or float32 for narrower ones."""
+    """Return the dtype of computation: that of the first list, or float32 for narrower dtypes."""
     return wide(launch.outputs[0].dtype)
 
 

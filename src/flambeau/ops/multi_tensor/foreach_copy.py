@@ -1,7 +1,7 @@
 """Copies of many tensors in one launch: gradients to the flat tensor of a bucket, and back.
 
-Each target takes its source's elements as its own dtype: as they are, or times one number. The sources are the
-one list of operands: a target is not read, so memory that was never written may be one.
+Each target receives its source's elements, converted to its own dtype, or these times one number. Only the sources are
+operands. Targets are not read, so they may be memory that was never written.
 """
 
 from __future__ import annotations

@@ -524,7 +524,7 @@ def _margin_back(grad: Any, a: Any, b: Any, c: Any, params: Any, call: Any) -> A
 
 
 def _margin_back_twice(grads: Any, a: Any, b: Any, c: Any, d: Any, params: Any) -> list[Any]:
-    """Return the second derivatives of multi_margin_loss: of the gradient, and of the scores where p is 2."""
+    """Return the second derivatives of multi_margin_loss with respect to the gradient and, if p is 2, the scores."""
     p, margin = params
     target = c.unsqueeze(1)
     over = margin - b.gather(1, target) + b

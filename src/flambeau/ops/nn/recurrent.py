@@ -30,7 +30,7 @@ Compute = Callable[..., Sequence[Array]]
 
 
 def _rule(inputs: Sequence[int], outputs: Sequence[int]) -> Callable[[Sequence[Operand], Params], Signature]:
-    """Return an inference rule. `inputs` and `outputs` give widths as multiples of the state's."""
+    """Return an inference rule. `inputs` and `outputs` are widths as multiples of the width of the state."""
 
     def rule(operands: Sequence[Operand], params: Params) -> Signature:
         metas = [x for x in operands if isinstance(x, Meta)]

@@ -26,7 +26,7 @@ _R = [
 
 
 def erf(x: Any) -> Any:
-    """Return the error function; for float64, SciPy's."""
+    """Return the error function. SciPy computes it for float64."""
     if x.dtype == np.float32:
         return in_blocks(_erf, x)
     from scipy import special  # imported here because it is slow to import

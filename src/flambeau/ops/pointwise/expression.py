@@ -325,7 +325,7 @@ _PARTS = (TO_REAL, FLOAT_TO_REAL)  # operators whose results are real if the ope
 
 
 def _computes_in(node: Applied, kind: dtype, floats: bool) -> bool:
-    """Return True if a record computes in a dtype, its numbers too. Without `floats`, integers and floats may not be
+    """Return True if a record and its constants compute in a dtype. Without `floats`, integers and floats may not be
     mixed.
     """
     whole = kind.category < FLOATING and not floats

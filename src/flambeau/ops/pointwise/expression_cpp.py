@@ -163,7 +163,7 @@ class _Token:
 
 
 def functions_of(text: str) -> list[Function] | None:
-    """Return the functions of a text, the last of which is the kernel; None: it is not a sequence of function
+    """Return the functions of a text, the last of which is the kernel; None if the text is not a sequence of function
     templates.
     """
     found = []

@@ -31,8 +31,8 @@ _NAMED = 6  # operators that a kernel's name lists
 
 
 def can_fuse(launch: Launch) -> bool:
-    """Return True if a launch computes each element of one output from its inputs' elements at the same place, its
-    row-major index, and its random word.
+    """Return True if a launch computes each element of one output from its row-major index, its random word and the
+    inputs' elements at its place.
     """
     kernel = launch.kernel
     form = kernel.cuda

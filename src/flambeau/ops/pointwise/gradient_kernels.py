@@ -28,8 +28,8 @@ _KNOWN = ("grad", "out", *INPUTS)
 
 
 def joint_formula(record: Pointwise, needs: Sequence[bool]) -> GradientKernels | None:
-    """Return the formula of these inputs' gradients as one kernel; None where one operator or less computes them, or
-    where a formula does more than apply pointwise operators to elements.
+    """Return the formula of these inputs' gradients as one kernel. Returns None if at most one operator computes them,
+    or if a formula does more than apply pointwise operators.
     """
     if record.static:
         return None
@@ -92,8 +92,8 @@ class GradientKernels:
         return found
 
     def _fits(self, grad: Any, values: Sequence[Any]) -> bool:
-        """Return True if the kernel computes what the formulas would: in one real dtype, and with an order of
-        dimensions that does not depend on the order of the operands.
+        """Return True if the kernel computes the formulas' results: all have one real dtype, and the order of the
+        operands does not determine the order of dimensions.
         """
         kind, metas = grad.meta.dtype, [grad.meta]
         if kind.category != FLOATING:

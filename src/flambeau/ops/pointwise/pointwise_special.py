@@ -1,4 +1,4 @@
-"""Special functions: of the gamma family, Bessel's, orthogonal polynomials, of the normal distribution.
+"""Special functions: the gamma family, Bessel functions, orthogonal polynomials, functions of the normal distribution.
 
 Host bodies are SciPy's where it has them; CUDA's expressions call driver/cuda/include/special.cuh. PyTorch has few of
 them for half and bfloat16, and none for complex numbers.

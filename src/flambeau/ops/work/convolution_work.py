@@ -120,7 +120,7 @@ def _convolution(launch: Launch, broad: Meta, weight: Meta, narrow: Meta, result
 
 
 def _depthwise(launch: Launch, broad: Meta, narrow: Meta, result: str, taps: int) -> Work:
-    """Return the work of a convolution of each channel by itself, by PyTorch's own kernels.
+    """Return the work of a depthwise convolution, which PyTorch's own kernels compute.
 
     A thread computes an element of the output or of the input's gradient. A block sums an element of the weight's
     gradient, over all places of its channel.

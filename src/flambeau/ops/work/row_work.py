@@ -232,7 +232,7 @@ def _scan_microseconds(launch: Launch, start: float, threads: float, blocks: flo
 
 
 def scan(launch: Launch) -> Work:
-    """Return the work of a scan along the last dimension that finds indices, too."""
+    """Return the work of a scan along the last dimension that also finds indices."""
     if not source_of(launch).numel:
         return stream_work(launch)
     return _at_least(launch, 0.1, _scan_microseconds(launch, 1.65, 0.2, 0.9))
@@ -299,7 +299,7 @@ def rank(launch: Launch) -> Work:
 
 
 def kth_value(launch: Launch) -> Work:
-    """Return the work of `kthvalue`: radix selection as of `rank`, and a search of the value's index."""
+    """Return the work of `kthvalue`: a radix selection as in `rank`, and a search for the index of the value."""
     rows, columns = _rows_and_columns(launch)
     each = columns * (0.9e-3 if columns < 1024 else 1.6e-3 if columns < 8192 else 3.1e-3)
     return _at_least(launch, 3.2, _waves(rows, 4) * each + rows * 0.9e-3)

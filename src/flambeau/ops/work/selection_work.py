@@ -36,7 +36,7 @@ def read_rows(launch: Launch) -> Work:
 
 
 def select_rows(launch: Launch) -> Work:
-    """Return the work of `index_select` and `embedding`: as of indexing, but with a kernel for each number of rows."""
+    """Return the work of `index_select` and `embedding`: like that of indexing, with other figures for few rows."""
     out = launch.outputs[0]
     if _are_rows_wide(out):
         return _work(launch, out.numel, 2, out.itemsize, 8.0, 1.4)

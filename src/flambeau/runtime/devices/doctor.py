@@ -108,7 +108,7 @@ def _access(a: Context, b: Context) -> bool:
 
 
 def _device(context: Context) -> dict[str, Any]:
-    """Return the memory of a device: what nvidia-smi would show, and what the allocator holds."""
+    """Return the memory of a device, as nvidia-smi shows it, and the memory that the allocator holds."""
     driver, index = context.driver, context.driver_index
     properties = driver.device_properties(index)
     free, total = driver.mem_info(index)

@@ -1,4 +1,4 @@
-"""`CUDAGraph`: what a stream was given, recorded once and launched as one.
+"""`CUDAGraph`: the commands of a stream, recorded once and launched as one.
 
 # Note [Memory of graphs]
 A launch of a graph uses the addresses that were recorded, so allocations during a capture use a private pool of

@@ -40,7 +40,9 @@ def use(subscriber: Charge | None) -> None:
 
 @contextmanager
 def library_call() -> Iterator[None]:
-    """Count the launches inside the block as a library's: each costs the host less than a call of an operator."""
+    """Count the launches inside the block as launches of a library: each costs the host less than a call of an
+    operator.
+    """
     subscriber = charge
     if subscriber is None:
         yield

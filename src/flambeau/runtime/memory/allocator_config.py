@@ -243,7 +243,7 @@ def _backend(name: str, value: str) -> dict[str, Any]:
 
 
 def _check_ignored(name: str, value: str) -> dict[str, Any]:
-    """Check a setting of PyTorch's that has no effect here, because Flambeau's allocators work differently."""
+    """Check a setting that PyTorch has and that has no effect here, because Flambeau's allocators work differently."""
     if name in _NUMBERS:
         _number(name, value)
     else:

@@ -18,7 +18,9 @@ _FULL = 0.95  # a setting whose replay needs a larger share of the memory would 
 
 
 def suggest_settings(allocator: CachingAllocator, pool: Pool, size: int) -> str:
-    """Return a sentence that names a setting with which the request would have succeeded, or what was tried."""
+    """Return a sentence that names a setting with which the request would have succeeded, or the settings that were
+    tried.
+    """
     events = events_of(_until_refused(allocator, pool, size), segments(allocator))
     free, total = allocator.context.driver.mem_info(allocator.context.driver_index)
     capacity = allocator.limit or free + allocator.reserved_bytes()

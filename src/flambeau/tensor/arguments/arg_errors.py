@@ -90,7 +90,7 @@ def _is_index(value: Any) -> bool:
 
 
 def _is_real(value: Any) -> bool:
-    """Return True for a number that is not complex: Python's, NumPy's, or of a tensor without dimensions."""
+    """Return True for a number that is not complex: a Python number, a NumPy number, or a tensor without dimensions."""
     if isinstance(value, Tensor):
         return not (value.meta.ndim or value.requires_grad)
     return isinstance(value, float | int | np.number | np.bool_) and not isinstance(value, complex)
@@ -340,7 +340,7 @@ class CallSignature:
 
 
 def _objection(parameter: Expected, value: Any, place: str) -> str:
-    """Return what a parameter expects and what the argument at `place` is, in PyTorch's words."""
+    """Return PyTorch's text for the type that a parameter expects and the type of the argument at `place`."""
     expected, name = parameter.kinds[0].name, parameter.name
     if expected == "tuple of ints" and isinstance(value, tuple | list):
         at = _wrong_place(value) or 0

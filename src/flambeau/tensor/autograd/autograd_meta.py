@@ -73,7 +73,7 @@ host_work.on_change(_choose_plans)
 
 
 def node_of(t: Tensor) -> Node | None:
-    """Return the node whose output `t` is, a leaf's too; None if it requires no gradient.
+    """Return the node whose output `t` is, also for a leaf; None if `t` requires no gradient.
 
     Raises:
         RuntimeError: For a view that does not allow it, or what it shows, was changed in place.

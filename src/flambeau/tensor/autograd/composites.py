@@ -15,7 +15,7 @@ from flambeau.tensor.tensor import Tensor
 
 
 class Composite(Record):
-    """The description of a composite function that is one autograd node. `name` determines the node's name.
+    """The description of a composite function that autograd records as one node. `name` determines the node's name.
 
     It is needed where the derivatives of the single operators lose information: a pseudo-inverse is differentiable even
     if the singular vectors in its computation are not. It is also used where PyTorch has one node.

@@ -58,7 +58,7 @@ _HOLDERS = 3  # references to its storage: `memory`, `counter` and the argument 
 
 
 def _steal_or_copy(grad: Any, meta: Meta, references: int) -> Any:
-    """Return `grad` itself if no other code can see its memory and its layout may be the leaf's; otherwise a copy.
+    """Return `grad` itself if no other code can see its memory and its layout suits the leaf; otherwise a copy.
 
     `holders` is the number of references to it that do not count.
     """

@@ -12,8 +12,8 @@ from flambeau.tape.autograd_node import Edge, Node
 
 
 class RecordedShape(Node):
-    """A node of views: `meta` is the input's, `saved` the view's parameters. It saves no tensor, so it can run
-    again.
+    """A node of a view: `meta` is the meta of the input, `saved` the parameters of the view. It saves no tensor, so it
+    can run again.
     """
 
     __slots__ = ("meta", "saved")

@@ -89,7 +89,8 @@ class RecordedCall(Node):
         return values
 
     def __getattr__(self, name: str) -> Any:
-        """Return a saved value under PyTorch's name; None if only gradients that are not computed need it.
+        """Return a saved value under PyTorch's name; None if it was not saved, because only formulas of gradients that
+        are not needed use it.
 
         Raises:
             AttributeError: If no formula needs it.

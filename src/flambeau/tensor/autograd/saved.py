@@ -124,7 +124,7 @@ class PackedTensor(SavedTensor):
 
 
 def save(t: Tensor, edge: Edge = None, own: int = -1) -> SavedTensor:
-    """Save `t` for a node: `edge` is the tensor's, or `t` is output number `own` of the node.
+    """Save `t` for a node. `edge` is the edge of `t`; if `t` is an output of the node, `own` is its number instead.
 
     Raises RuntimeError for a tensor made in `inference_mode`.
     """

@@ -166,7 +166,7 @@ def dlpack_device(t: Tensor) -> tuple[int, int]:
 
 
 def is_real(context: Context) -> bool:
-    """Return True if a device's addresses are CUDA's, which other libraries can use."""
+    """Return True if a device's addresses are CUDA addresses, which other libraries can use."""
     return context.backing.name == "cuda"
 
 

@@ -518,7 +518,7 @@ def cuda(
     memory_format: memory_format = preserve_format,
     **old: Any,
 ) -> Tensor:
-    """Return this tensor on a CUDA device (None: the current one), or the tensor itself if it is there."""
+    """Return this tensor on a CUDA device, by default the current one. Returns the tensor itself if it is there."""
     _rename_async(old, "cuda")
     non_blocking = old.pop("non_blocking", non_blocking)
     if old:

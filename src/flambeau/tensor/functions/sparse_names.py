@@ -268,8 +268,8 @@ def to_sparse(
     blocksize: Any = None,
     dense_dim: int | None = None,
 ) -> Any:
-    """Return a sparse tensor with the same elements: COO unless `layout` names another. Returns itself if it already is
-    one.
+    """Return a sparse tensor with the same elements: COO unless `layout` names another. Returns itself if it is sparse
+    already.
 
     Args:
         sparse_dim: The number of sparse dimensions of a COO tensor; the rest are dense.

@@ -1,4 +1,4 @@
-"""Loaded kernels of groups of calls, found by what the calls are. Owner of these caches."""
+"""Loaded kernels of groups of calls, by a key of the calls. Owner of these caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of groups: `FLAMBEAU_LOGS=fusion` writes to stderr what was fused, and why a group was issued."""
+"""The log of groups: `FLAMBEAU_LOGS=fusion` writes to stderr the calls that were fused, and why a group was issued."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class NeededCalls:
         self._last_access = {memory: k for k in self.order for memory in group.accesses(k)}
 
     def sources(self, k: int) -> list[int]:
-        """Return what a call reads: as in `PendingCall.sources`, with results in place of their views."""
+        """Return the sources that a call reads, as in `PendingCall.sources`, with results in place of their views."""
         return list(map(self.group.base, self.group.calls[k].sources))
 
     def last_accesses(self, k: int) -> list[int]:
@@ -192,7 +192,7 @@ class KernelPart:
 
     @property
     def reads(self) -> set[int]:
-        """Return the positions of the stored results that it reads from memory."""
+        """Return the positions of the stored results that the kernel reads from memory."""
         return {-1 - s for k in self.order for s in self.needed.sources(k) if s < 0}.difference(self.order)
 
     @cached_property
@@ -201,7 +201,7 @@ class KernelPart:
 
     @property
     def recipe(self) -> Recipe:
-        """Return what the kernel depends on."""
+        """Return the key of the kernel: everything on which its code depends."""
         operands = self._operands
         stored = tuple([operands.numbers[k] for k in self.stored])
         return Recipe(tuple(operands.steps), tuple(operands.inputs), stored, self._has_rows())
@@ -244,7 +244,7 @@ class KernelPart:
 
 
 class _Operands:
-    """The steps of a kernel, and what they read.
+    """The steps of a kernel, and the operands that they read.
 
     Attributes:
         steps: The launch of each call and its sources, and views of results, as `Recipe.steps`.

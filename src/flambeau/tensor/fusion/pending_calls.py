@@ -192,8 +192,8 @@ class PendingGroup:
         )
 
     def _is_whole(self, t: Tensor, operand: Meta) -> bool:
-        """Return True if a call reads each element of a result at its own place, or the result of a row for each of
-        its elements.
+        """Return True if a call reads each element of a result at its own place, or a row's result for each element of
+        the row.
         """
         out, rows = t.memory.call.launch.outputs[0], self.rows  # type: ignore[attr-defined]
         if t.meta is not out or t.deferred_offset:
@@ -499,8 +499,8 @@ class PendingGroup:
         return source if source < VIEWS else self.views[source - VIEWS].source
 
     def memory_of(self, source: int) -> int:
-        """Return the memory of a value when calls are launched one by one: the number of an input, or -1 - k for the
-        memory that was allocated for the result of call k.
+        """Return the memory of a value if calls are launched one by one: the number of an input, or -1 - k for the
+        memory of the result of call k.
         """
         source = self.base(source)
         return source if source >= 0 else self.calls[-1 - source].target

@@ -12,7 +12,9 @@ DEFAULT = ("main", "peer")  # by device: the stream that is current there while 
 
 @operation
 class Across(Operation):
-    """A copy to another device. It runs on the current stream of the source's device, in order with the target's."""
+    """A copy to another device. It runs on the current stream of the source's device, in order with the current stream
+    of the target's device.
+    """
 
     weight = 3
     feature = "devices"

@@ -95,7 +95,7 @@ class Executor:
         return Execution(b"".join(printed) or problem.encode(), problem, trace, certificate, graph)
 
     def place(self, site: Site) -> Where | None:
-        """Return the step of a call site of the latest run; None for a line that is not a step's."""
+        """Return the step of a call site of the latest run; None for a line that no step wrote."""
         places = self._places.get(site[0].co_filename)
         if places is None:
             return None

@@ -63,7 +63,9 @@ class Loss(Operation):
 
 @operation
 class Gradient(Operation):
-    """The backward pass: each function on its forward stream, the sum on the parameter's, ordered on both sides."""
+    """The backward pass: each function runs on its forward stream, the sum on the stream of the parameter, ordered
+    before and after.
+    """
 
     weight = 4
     feature = "gradients"

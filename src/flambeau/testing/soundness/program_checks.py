@@ -68,7 +68,7 @@ class Check:
         self.threads = len(program.model.hosts) > 1 and not program.model.ranks
 
     def verdict(self, schedule: str = "earliest") -> Iterator[Problem]:
-        """Compare the detector's verdict, and the lines of its races, with the model's."""
+        """Compare the detector's verdict, and the lines of its races, with those of the model."""
         run = self.run = self._run(schedule, "warn")
         if run.error and not self.races and not self.loosely:
             yield self._problem("error", run.error)
@@ -102,7 +102,7 @@ class Check:
         return pair in known or carried or self.loosely
 
     def _unlike(self, run: Execution) -> str:
-        """Return the difference between the detector's verdict and the model's; "" if they agree."""
+        """Return the difference between the verdicts of the detector and the model; "" if they agree."""
         found = run.certificate
         # A question that is answered by yes orders. What threads did in this run may order more than they always do.
         perhaps = "question" in self.reasons or self.threads

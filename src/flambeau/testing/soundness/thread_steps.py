@@ -202,7 +202,7 @@ class Meeting(Operation):
 
 @operation
 class AllReduce(Meeting):
-    """A sum over both ranks, on the current stream of each, or on the group's."""
+    """A sum over both ranks, on the current stream of each, or on the stream of the group."""
 
     weight = 5
 

@@ -41,7 +41,7 @@ class PostLocalSGDState:
         self.iter = 0
 
     def maybe_increase_iter(self, bucket: GradBucket) -> None:
-        """Count an iteration with its last bucket."""
+        """Increase the number of iterations if the bucket is the last one of its iteration."""
         if bucket.is_last():
             self.iter += 1
 

@@ -1,4 +1,4 @@
-"""torch.distributed.algorithms.model_averaging: means of parameters over ranks, now and then."""
+"""torch.distributed.algorithms.model_averaging: periodic averages of parameters over ranks."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class HierarchicalModelAverager(ModelAverager):
         self.warmup_steps = warmup_steps
 
     def _find_process_group(self) -> Any:
-        """Return the group that averages in this step; None: no group's."""
+        """Return the group that averages in this step; None if no group does."""
         for period in reversed(self._periods):
             if self.step % period == 0:
                 return self.period_process_group_dict[period]

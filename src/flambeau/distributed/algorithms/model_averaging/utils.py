@@ -45,7 +45,7 @@ def average_parameters(params: Iterable[Any], process_group: Any) -> None:
 
 
 def get_params_to_average(params: Iterable[Any]) -> list[Any]:
-    """Return those parameters, of a list or of groups of an optimizer, that have a gradient.
+    """Return the parameters that have a gradient, from a list of parameters or an optimizer's groups.
 
     Raises:
         NotImplementedError: If the value is neither a tensor nor a group.

@@ -17,7 +17,9 @@ _NON_BLOCKING = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
 
 
 class CudaStream:
-    """A stream: its native object and address, its device, whether it is the default one or another library's."""
+    """A stream: its native object and address, its device, and whether it is the default stream or belongs to another
+    library.
+    """
 
     __slots__ = ("borrowed", "default", "device", "handle", "native", "native_address")
 

@@ -89,7 +89,9 @@ def _measure(device: CudaDevice, network: RecurrentNetwork) -> RecurrentMemory |
 
 
 def _algorithm(network: RecurrentNetwork) -> int:
-    """Return cuDNN's algorithm: small states stay in registers and shared memory for all time steps."""
+    """Return the algorithm of cuDNN. The one for small states keeps them in registers and shared memory for all time
+    steps.
+    """
     if network.projection or network.lengths or network.dtype is float64:
         return _STANDARD
     widest = 128 if network.gates > 1 else 256

@@ -134,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) run({", ".join(arguments.d
         )
 
     def _holds(self) -> str:
-        """Return C++ that computes the elements that are held."""
+        """Return C++ that computes the elements that threads hold in registers."""
         kind = c_name(self.alone.outputs[0].dtype)  # which softmax may convert its input to
         values = [f"to<C>(to<{kind}>({self._value(s)}))" for s in self.held]
         name, value = ("held", values[0]) if len(values) == 1 else ("two", f"{{{', '.join(values)}}}")

@@ -110,7 +110,7 @@ def _build_one_pass(norm: _Norm, rows: Rows) -> KernelProgram:
 
 
 def _statements(rms: bool) -> str:
-    """Return C++ that computes the scale of the row that threads hold, and subtracts the mean from what they hold."""
+    """Return C++ that computes the scale of the row that threads hold in registers, and subtracts its mean."""
     return f"""  auto sum = [](C a, C b) {{ return a + b; }};
 {_ROOT if rms else _CENTER}  const C scale = 1 / sqrt_(squares / (C)n + (C)k0);"""
 

@@ -44,7 +44,9 @@ def held_rows(launch: Launch) -> HeldRows:
 
 
 def _statements(name: str) -> str:
-    """Return C++ that computes m, s, log_s and inverse of the row that threads hold, and changes what they hold."""
+    """Return C++ that computes m, s, log_s and inverse of the row that threads hold in registers, and replaces the row
+    by its terms.
+    """
     grown = "exp_(a)" if name == "log_softmax" else "a = exp_(a)"
     return f"""  auto sum = [](C a, C b) {{ return a + b; }};
   const C m = over_row(held, row, (C)-INF, [](C a) {{ return a; }}, [](C a, C b) {{ return most(a, b); }});

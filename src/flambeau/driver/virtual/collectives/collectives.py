@@ -449,7 +449,7 @@ class VirtualCommunicators:
         effect: Callable[[CollectiveInstance], None],
         site: Site,
     ) -> None:
-        """Enqueue contributions as one group, after each was checked by itself.
+        """Enqueue contributions, which were checked one by one, as one group.
 
         Raises:
             DriverError: If members disagree.

@@ -18,7 +18,9 @@ _MOST = 12  # queues that the report lists one by one
 
 
 def deadlock(target: SimulatedStream | DeviceState | Command) -> str:
-    """Return the report: the chain from what the host waits for to what never runs, then other blocked queues."""
+    """Return the report of a deadlock: the chain of waits from the host to the command that never runs, then other
+    blocked queues.
+    """
     head = f"deadlock: the host waits for {target} at {place(caller())}, and no command can run"
     return "\n  ".join([head, *_stuck(target)])
 

@@ -148,7 +148,7 @@ class Choice:
     """
 
     def __init__(self, seed: int, polls: str = "") -> None:
-        """Seed the policy. `polls` seeds the results of polls; None: `seed` does."""
+        """Seed the policy. `polls` seeds the results of polls; if it is None, `seed` does."""
         self._random = random.Random(seed)
         # Answers to polls have a separate generator, so that they do not change the choices of waits. Its seed
         # depends on the policy: otherwise all policies of one seed would answer late, or none.

@@ -305,7 +305,7 @@ class Command:
 
     @property
     def absent(self) -> str:
-        """Return the missing members in words, for a collective; "" for other commands."""
+        """Return a text that names the missing members of a collective; "" for other commands."""
         return ""
 
     @property
