@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import time
 from contextlib import closing, suppress
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import flambeau
 import flambeau.distributed as dist
+from flambeau.core import callsite
 from flambeau.core.host import long_waits
 from flambeau.core.host.long_waits import LongWait
 from flambeau.core.host.process_state import state_of
+from flambeau.core.ipc import server_watch
+from flambeau.distributed.backends import process_work, rank_processes
+from flambeau.distributed.launching import stalls
+from flambeau.distributed.stores import store_server
+from flambeau.distributed.stores.store import require_keys
 from flambeau.multiprocessing.spawn import start_processes
 from flambeau.utils.data import DataLoader, Dataset
 
@@ -138,3 +146,67 @@ def test_the_state_of_a_process_is_known() -> None:
             time.sleep(0.001)
     os.waitpid(child, 0)
     assert state_of(child) == "runs", "nothing is known of it"
+
+
+@pytest.mark.parametrize("kind", ["hash", "file", "tcp"])
+def test_a_wait_for_a_key_is_reported_without_ranks(
+    kind: str,
+    often: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(stalls, "_EVERY_S", 0.05)
+    monkeypatch.setattr(store_server, "_WATCH_S", 0.01)
+    stores = {
+        "hash": dist.HashStore,
+        "file": lambda: dist.FileStore(str(tmp_path / "store")),
+        "tcp": lambda: dist.TCPStore("127.0.0.1", 0, None, True),
+    }
+    store = stores[kind]()
+    store.set("here", "1")
+    with pytest.raises(RuntimeError, match="never"):
+        store.wait(["here", "never"] if kind == "tcp" else ["never"], timedelta(seconds=1))
+    assert "has waited 0 s for 'never' of the store at" in capfd.readouterr().err.replace("'/", "'")
+
+
+def test_ranks_that_do_not_join_are_named(often: None, capsys: pytest.CaptureFixture[str]) -> None:
+    store = dist.PrefixStore("job", dist.HashStore())
+    with pytest.raises(RuntimeError, match="Wait timeout"):
+        require_keys(store, rank_processes.keys_of([0, 1]), timedelta(seconds=0.5))
+    assert "for 'process of rank 0', 'process of rank 1' of the store at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_server_is_reported_only_if_it_does_not_answer(
+    answers: bool, often: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server_watch, "_ANSWER_S", 10.0 if answers else 0.01)
+    monkeypatch.setattr(long_waits, "EVERY_S", 0.0)
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    with closing(store_server.StoreServer(listener) if answers else listener):
+        server_watch.ServerWatch("127.0.0.1", port).report()
+    said = capsys.readouterr().err
+    assert said == "" if answers else f"serves the store at 127.0.0.1:{port}, which does not answer" in said
+
+
+def test_a_wait_that_no_store_knows_is_reported(
+    often: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # of a CPU transport whose store does not answer; the first reason is kept
+    monkeypatch.setattr(process_work, "_LOOK_S", -1.0)
+    monkeypatch.setattr(long_waits, "EVERY_S", 0.0)
+    reasons = iter(["the store does not answer", "Bad file descriptor", ""])
+    work = SimpleNamespace(
+        _backend=SimpleNamespace(transport=SimpleNamespace(waits=SimpleNamespace(mark=lambda: 1))),
+        _test=lambda: False, _check_others=lambda: None, _report_wait=lambda mark, looks: next(reasons), words="a sum",
+        site=callsite.caller(0),
+    )  # fmt: skip
+    work._backend.place = SimpleNamespace(name="0")
+    wait = process_work._Waiting(work, timedelta())  # type: ignore[arg-type]
+    for _ in range(3):
+        assert not wait.over()
+    (first, second) = capsys.readouterr().err.splitlines()
+    for line in (first, second):
+        assert re.search("waits for a sum of CPU tensors in group 0 at .*; the store does not answer", line)

@@ -19,7 +19,7 @@ import flambeau.distributed as dist
 from flambeau.distributed.backends import rank_processes
 from flambeau.distributed.backends.wait_reports import Wait, said_by
 from flambeau.distributed.launching import stalls
-from flambeau.distributed.launching.rank_watch import ForeignRanks
+from flambeau.distributed.launching.rank_watch import ForeignRank, ForeignRanks
 from flambeau.distributed.launching.stalls import Stalls
 from flambeau.distributed.launching.workers import Worker
 
@@ -99,14 +99,14 @@ STOPPED = """
 import os, signal, flambeau as torch, flambeau.distributed as dist
 from flambeau.distributed.launching import rank_watch, stalls
 stalls._EVERY_S = 0.5
-stopped, print_line = [], rank_watch._report
+stopped, print_line = [], stalls.print_line
 
 def report(line):
     print_line(line)
     if "is stopped" in line:
         os.kill(stopped[0], signal.SIGCONT)
 
-rank_watch._report = report
+rank_watch.print_line = report
 dist.init_process_group("nccl")
 rank = dist.get_rank()
 store, x = dist.distributed_c10d._get_default_store(), torch.ones(4, device=f"cuda:{rank}")
@@ -199,7 +199,7 @@ def ranks() -> Any:
         worker.process.communicate()
 
 
-def looked(server: Server, ranks: list[Worker], times: int = 10) -> list[str]:
+def looked(server: Server, ranks: list[Worker] | list[ForeignRank], times: int = 10) -> list[str]:
     said: list[str] = []
     stall = Stalls(server, lambda: ranks, said.append)  # type: ignore[arg-type]
     for _ in range(times):
@@ -287,10 +287,44 @@ def test_ranks_without_a_launcher_are_known_by_what_they_left() -> None:
         b"9" * 9999,
     ):
         server.value_of = lambda ending, text=text: text  # type: ignore[method-assign, misc]
-        assert ForeignRanks(server, "default_pg/1", 2)() == []  # type: ignore[arg-type]
+        members = ForeignRanks(server, "default_pg/1", 2)()  # type: ignore[arg-type]
+        assert [(member.rank, member.pid, member.code) for member in members] == [(0, 0, None), (1, 0, None)]
+        assert members[1].absence == ("is not on this host" if text else "has not joined")
     server.value_of = lambda ending: rank_processes.here().encode()  # type: ignore[method-assign]
     (first, second) = ForeignRanks(server, "default_pg/1", 2)()  # type: ignore[arg-type]
     assert (first.pid, second.rank, first.code) == (os.getpid(), 1, None)
+
+
+def test_ranks_that_are_not_seen_keep_a_job_going_and_are_named(
+    ranks: list[Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stalls, "_EVERY_S", 0.0)
+    pid = ranks[0].process.pid
+    server, here = Server({pid, 7}, {pid, 0}), rank_processes.here().partition(" ")[2]
+    for address, absence in ((b"", "has not joined"), (b"9 another host", "is not on this host")):
+        members = [ForeignRank(0, f"{pid} {here}".encode()), ForeignRank(1, address)]
+        said = looked(server, members)
+        assert not server.reports
+        assert f"rank 0 has waited 0 s for 'key {pid}' at line 1; rank 1 {absence}" in said
+        assert any(line.startswith("process 7 has waited 0 s for 'key 7'") for line in said)
+
+
+@pytest.mark.parametrize(
+    "init, size, words",
+    [("env://", 1, "rank 1 is out of range"), ("file", 3, "the ranks disagree on their number")],
+)
+def test_virtual_gpus_learn_that_a_rank_refuses_the_group(
+    tmp_path: Path, init: str, size: int, words: str
+) -> None:
+    # without a launcher, nothing else ends the rank that has joined
+    url = f"file://{tmp_path}/store" if init == "file" else init
+    program = (
+        "import os, flambeau.distributed as dist\n"
+        "rank = int(os.environ['RANK'])\n"
+        f"dist.init_process_group('nccl', init_method={url!r}, rank=rank, world_size=(2, {size})[rank])\n"
+    )
+    for said in run_ranks(2, "-c", program, FLAMBEAU_VIRTUAL_DEVICES="2"):
+        assert said.status == 1 and words in said.err
 
 
 def test_a_wait_that_moves_on_is_not_given_up(ranks: list[Worker]) -> None:

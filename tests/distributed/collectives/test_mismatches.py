@@ -411,7 +411,7 @@ def test_in_detail_a_rank_whose_process_has_ended_is_told_at_once(monkeypatch):
     mine = Agreement(Place(0, 2, (4, 7), "3", store, limit))
     other = subprocess.Popen([sys.executable, "-c", ""])
     other.wait()
-    store.set("process/1", rank_processes.here().replace(str(os.getpid()), str(other.pid), 1))
+    store.set("process of rank 1", rank_processes.here().replace(str(os.getpid()), str(other.pid), 1))
     with pytest.raises(dist.DistBackendError) as caught:
         mine.compare(["x"], "an all_reduce")
     first, second = str(caught.value).splitlines()

@@ -257,8 +257,8 @@ def test_a_member_that_does_not_know_the_secret_is_refused() -> None:
 def test_the_interface_is_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     store = HashStore()
     place = Place(0, 2, (0, 1), "0", store, timedelta(seconds=1))
-    store.set("process/0", "1 here ")
-    store.set("process/1", "2 here ")
+    store.set("process of rank 0", "1 here ")
+    store.set("process of rank 1", "2 here ")
     assert _own_address(place) == "127.0.0.1"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     assert _own_address(place) == "127.0.0.1"

@@ -285,8 +285,8 @@ def _exchange_refusals(
 ) -> list[tuple[str, str]]:
     """Return, for each rank, why it cannot join MPI ("" if it can), and the world that it joined before."""
     with turn(store, f"turn {rank}") as number:
-        store.set(f"world {number} {rank}", f"{name}\n{refusal}")
-        keys = [f"world {number} {other}" for other in range(size)]
+        store.set(f"world {number} of rank {rank}", f"{name}\n{refusal}")
+        keys = [f"world {number} of rank {other}" for other in range(size)]
         require_keys(store, keys, timeout)
     found = [value.decode().partition("\n") for value in store.multi_get(keys)]
     return [(why, world) for world, _, why in found]

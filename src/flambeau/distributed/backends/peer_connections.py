@@ -46,8 +46,8 @@ def connect_peers(place: Place) -> dict[int, socket.socket]:
     secret = store.compare_set("tcp/secret", "", new_secret()).decode()
     with closing(_listen(place)) as listener:
         host, port = listener.getsockname()[:2]
-        store.set(f"tcp/{place.rank}", f"{host} {port}")
-        _await_keys([f"tcp/{rank}" for rank in others], place, end)
+        store.set(f"address of rank {place.rank}", f"{host} {port}")
+        _await_keys([f"address of rank {rank}" for rank in others], place, end)
         found: dict[int, socket.socket] = {}
         try:
             for rank in others:
@@ -126,7 +126,7 @@ def _address_of_interface(name: str) -> str:
 
 
 def _dial(place: Place, rank: int, secret: str, end: float) -> socket.socket:
-    host, port = place.store.get(f"tcp/{rank}").decode().split()
+    host, port = place.store.get(f"address of rank {rank}").decode().split()
     try:
         connection = socket.create_connection((host, int(port)), timeout=_seconds_until(end))
         greet(connection, secret)

@@ -10,13 +10,13 @@ import os
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
 from socket import socket
 from typing import Any, NoReturn, Protocol
 
 from flambeau.core.callsite import Site, place
 from flambeau.core.host.host_wait import readable
+from flambeau.core.host.long_waits import LongWait
 from flambeau.core.host.thread_liveness import alone
 from flambeau.distributed.backends.backend import Place
 from flambeau.distributed.backends.wait_reports import MOST_PENDING, PendingOperation, Wait, Waits
@@ -136,8 +136,15 @@ class ProcessWork(Work):
     def me(self) -> str:
         return f"rank {self._backend.place.ranks[self._backend.place.rank]}"
 
-    def _report_wait(self, mark: int, looks: int) -> None:
-        """Publish a long wait. Raises DistBackendError for a deadlock."""
+    def _report_wait(self, mark: int, looks: int) -> str:
+        """Publish a long wait.
+
+        Returns:
+            Why it could not be published; "" if it was.
+
+        Raises:
+            DistBackendError: For a deadlock.
+        """
         transport, place_ = self._backend.transport, self._backend.place
         what, peer = self.calls[0]
         of_tag = f" with tag {self.tag}" if self.tag else ""
@@ -152,11 +159,13 @@ class ProcessWork(Work):
         others = tuple(transport.pending_besides(self))
         blocks = alone() and len(others) <= MOST_PENDING
         mine = Wait(mark, text, *joins, any_peer, blocks, looks, pending=others[:MOST_PENDING])
-        report = ""
-        with suppress(DistError):  # the store may have ended with its rank
+        try:
             report = transport.waits.look(mine)
+        except DistError as error:  # the store may have ended with its rank
+            return str(error)
         if report:
             raise DistBackendError(report)
+        return ""
 
     def _check_others(self) -> None:
         """Raise DistBackendError if a rank that this work needs will never answer."""
@@ -195,6 +204,8 @@ class _Waiting:
         self._limit_s = timeout.total_seconds()
         self._start = self._looked = time.monotonic()
         self._looks, self._mark = 0, self._waits.mark()
+        self._obstacle = ""  # why the wait could not be published, so that only this process can report it
+        self._long_wait = LongWait(lambda: self._obstacle and f"and {self.words}; {self._obstacle}")
         self.pause_s = 2e-5
 
     @property
@@ -217,7 +228,9 @@ class _Waiting:
         if now - self._looked > _LOOK_S:
             self._looked, self._looks = now, self._looks + 1
             self._work._check_others()
-            self._work._report_wait(self._mark, self._looks)
+            why = self._work._report_wait(self._mark, self._looks)
+            self._obstacle = why and (self._obstacle or why)
+            self._long_wait.report()
         if self._limit_s and now - self._start > self._limit_s:
             self._work._fail(f"timed out after {round(self._limit_s * 1000)}ms")
         return False

@@ -35,7 +35,7 @@ def keys_of(ranks: Iterable[int]) -> list[str]:
 
 
 def _key(rank: int) -> str:
-    return f"process/{rank}"
+    return f"process of rank {rank}"
 
 
 def near(address: str) -> int:

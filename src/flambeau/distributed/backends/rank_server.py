@@ -11,11 +11,15 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from multiprocessing import util
 
+from flambeau.distributed.backends import rank_processes
+from flambeau.distributed.launching.rank_watch import ForeignRank
+from flambeau.distributed.launching.stalls import Stalls, print_line
 from flambeau.distributed.stores.coordinator import Coordinator
 from flambeau.distributed.stores.store import PrefixStore, Store, require_keys
 from flambeau.distributed.stores.store_server import StoreServer
@@ -39,6 +43,10 @@ def serve_meetings(store: Store, rank: int, size: int, served: TCPStore | None) 
 
     Returns:
         An object that serves the other ranks while it lives.
+
+    Raises:
+        DistStoreError: If a rank does not join: it has ended, or refuses the group.
+        RuntimeError: If a rank does not join in time.
     """
     if os.environ.get("FLAMBEAU_EXCHANGE"):
         return None
@@ -51,9 +59,27 @@ def serve_meetings(store: Store, rank: int, size: int, served: TCPStore | None) 
         util.Finalize(None, _outlast, args=(served._server.server,), exitpriority=_FIRST)
     if served is not None:
         own.set("place", f"{served.host}:{served.port}")
+    # A collective waits in the coordinator, which does not see ranks that never join: wait for all of them here.
+    members = rank_processes.keys_of(range(size))
+    require_keys(store, members, store.timeout, lambda: _describe_ended(store, size))
     require_keys(own, ["place"], own.timeout)
+    if served is not None and served is not _own_store(store):
+        _watch(served, list(map(ForeignRank, range(size), store.multi_get(members))))
     meet_at(f"{rank}@{own.get('place').decode()}")
     return served
+
+
+def _watch(served: TCPStore, ranks: Sequence[ForeignRank]) -> None:
+    """Report long waits of the ranks at a server that is not that of their store, which `watch_ranks` watches."""
+    assert served._server is not None
+    server = served._server.server
+    server.watch = Stalls(server, lambda: ranks, print_line).look_now
+
+
+def _describe_ended(store: Store, size: int) -> str:
+    """Return text that names a rank whose process has ended; "" if none of those that joined has."""
+    ended = ((rank, rank_processes.describe_ended(store, rank)) for rank in range(size))
+    return next((f"rank {rank} did not initialize its group{why}" for rank, why in ended if why), "")
 
 
 def _outlast(server: StoreServer) -> None:

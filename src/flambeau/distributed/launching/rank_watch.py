@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from flambeau.distributed.backends import rank_processes
 from flambeau.distributed.launching.file_watch import FileWatch
-from flambeau.distributed.launching.stalls import Stalls
+from flambeau.distributed.launching.stalls import Stalls, print_line
 from flambeau.distributed.stores.file_store import FileStore
 from flambeau.distributed.stores.store import JobStore
 from flambeau.distributed.stores.store_server import StoreServer
@@ -17,22 +16,27 @@ from flambeau.distributed.stores.tcp_store import TCPStore
 class ForeignRank:
     """A rank whose process another launcher has started.
 
+    Args:
+        address: What the rank has published (`rank_processes.here`); empty if it has not joined.
+
     Attributes:
         rank: Its number among all ranks.
-        pid: Its process id on this host.
+        pid: Its process id on this host; 0 if it cannot be seen here.
         ended: How it ended, in words.
+        absence: Why its process cannot be seen here, in words.
     """
 
     ended = "exit status unknown"
 
-    def __init__(self, rank: int, pid: int) -> None:
+    def __init__(self, rank: int, address: bytes) -> None:
         self.rank = rank
-        self.pid = pid
+        self.pid = rank_processes.near(address.decode(errors="replace"))
+        self.absence = "is not on this host" if address else "has not joined"
 
     @property
     def code(self) -> int | None:
         """Return 0 if the process has ended, whatever its exit status was; None while it runs."""
-        return 0 if rank_processes.has_ended(self.pid) else None
+        return 0 if self.pid and rank_processes.has_ended(self.pid) else None
 
 
 class ForeignRanks:
@@ -51,14 +55,11 @@ class ForeignRanks:
         self._all: list[ForeignRank] = []
 
     def __call__(self) -> list[ForeignRank]:
-        """Return all ranks; an empty result if some have not joined or are on other hosts."""
-        if not self._all:
-            values = [self._server.value_of(f"{self._prefix}/{_key(rank)}") for rank in range(self._size)]
-            found = [
-                ForeignRank(rank, rank_processes.near(text.decode(errors="replace")))
-                for rank, text in enumerate(values)
-            ]
-            self._all = found if all(member.pid for member in found) else []
+        """Return all ranks, also those that have not joined or are on other hosts."""
+        self._all = self._all or [ForeignRank(rank, b"") for rank in range(self._size)]
+        for rank, member in enumerate(self._all):
+            if not member.pid:
+                self._all[rank] = ForeignRank(rank, self._server.value_of(f"{self._prefix}/{_key(rank)}"))
         return self._all
 
 
@@ -80,12 +81,8 @@ def watch_ranks(store: JobStore, name: str, rank: int, size: int) -> None:
     store.set(_key(rank), rank_processes.here())
     if rank == 0 and base._server is not None:
         server = base._server.server
-        server.watch = Stalls(server, ForeignRanks(server, name, size), _report).look_now
+        server.watch = Stalls(server, ForeignRanks(server, name, size), print_line).look_now
 
 
 def _key(rank: int) -> str:
     return f"member/{rank}"
-
-
-def _report(line: str) -> None:
-    print(f"flambeau: {line}", file=sys.stderr, flush=True)

@@ -15,6 +15,7 @@ the other ranks' processes do.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -36,9 +37,11 @@ class RankProcess(Protocol):
         pid: Its process id.
         code: Its exit status; None while it runs.
         ended: How it ended, in words.
+        absence: Why `pid` is 0, in words.
     """
 
     rank: int
+    absence: str
 
     @property
     def pid(self) -> int: ...
@@ -51,8 +54,7 @@ class RankProcess(Protocol):
 class _Wait:
     """A rank's wait, tracked across looks; it may disappear briefly when the rank repeats its request."""
 
-    def __init__(self, words: str, which: object, since: float) -> None:
-        self.words = words
+    def __init__(self, which: object, since: float) -> None:
         self.which = which
         self.since = self._said = since
         self._absent = 0
@@ -60,7 +62,7 @@ class _Wait:
     def ends(self) -> bool:
         """Record that a look did not find the rank in this wait. Returns True if the wait has ended."""
         self._absent += 1
-        return self._absent >= _GAPS or not self.words
+        return self._absent >= _GAPS
 
     def is_long(self, now: float) -> bool:
         """Record that the rank is in this wait. Returns True if a message about it is due."""
@@ -76,7 +78,7 @@ class Stalls:
 
     Args:
         server: The store of the ranks.
-        members: Returns all ranks, or none while some have not joined.
+        members: Returns all ranks, or none while the server does not know its clients' ranks.
         report: Called with each line to print.
     """
 
@@ -109,15 +111,19 @@ class Stalls:
         } | self._server.waits()
         self._give_up(members, alive, in_transport, {process: words for process, (words, _) in waits.items()})
         now = time.monotonic()
-        for member in alive:
-            words, which = waits.get(member.pid, ("", None))
-            wait = self._waits.get(member.pid)
+        ranks = {member.pid: member for member in alive if member.pid}
+        for process in waits.keys() | self._waits.keys():
+            words, which = waits.get(process, ("", None))
+            wait = self._waits.get(process)
             if wait is None or (which != wait.which and wait.ends()):
-                self._waits[member.pid] = _Wait(words, which, now)
-            elif which == wait.which and words and wait.is_long(now):
+                self._waits.pop(process, None)
+                if words:
+                    self._waits[process] = _Wait(which, now)
+            elif which == wait.which and wait.is_long(now):
+                member = ranks.get(process)
                 others = [_state(other) for other in members if other is not member]
-                text = f"rank {member.rank} has waited {now - wait.since:.0f} s for {words}"
-                self._report("; ".join([text, *others]))
+                who = f"rank {member.rank}" if member else f"process {process}"
+                self._report("; ".join([f"{who} has waited {now - wait.since:.0f} s for {words}", *others]))
 
     def _in_transport(self, alive: Sequence[RankProcess]) -> dict[int, Wait]:
         """Return the waits in CPU transports that ranks have published."""
@@ -143,7 +149,8 @@ class Stalls:
         waits = {rank: wait for rank, wait in in_transport.items() if wait.alone} | in_store
         processes = {member.pid for member in alive}
         connected = self._server.processes() | ({self._server.process} & processes)
-        hopeless = len(stuck(waits)) == len(alive) and bool(in_store) and connected == processes
+        hopeless = all(processes) and len(stuck(waits)) == len(alive) and bool(in_store)
+        hopeless = hopeless and connected == processes
         if not hopeless or any(children_of(process) for process in processes):
             waits = {}
         if self._confirmation.confirm(waits):
@@ -163,6 +170,13 @@ def _line(member: RankProcess, words: dict[int, str]) -> str:
 
 def _state(member: RankProcess) -> str:
     """Return the state of a rank's process, if the operating system reports it."""
+    if not member.pid:
+        return f"rank {member.rank} {member.absence}"
     if member.code is not None:
         return f"rank {member.rank} has ended ({member.ended})"
     return f"rank {member.rank} (process {member.pid}) {state_of(member.pid)}"
+
+
+def print_line(line: str) -> None:
+    """Print a line about a wait on stderr."""
+    print(f"flambeau: {line}", file=sys.stderr, flush=True)

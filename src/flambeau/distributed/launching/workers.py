@@ -78,6 +78,7 @@ class Worker:
     folder: Path
     pumps: list[threading.Thread] = field(default_factory=list)
     code: int | None = None
+    absence = ""  # a worker's process is always seen
 
     @property
     def pid(self) -> int:

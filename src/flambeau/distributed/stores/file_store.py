@@ -17,6 +17,7 @@ from io import RawIOBase
 from typing import Any, NoReturn
 
 from flambeau.core.files import naming
+from flambeau.core.host.long_waits import LongWait
 from flambeau.core.ipc.codec import Inbox, frame_message
 from flambeau.distributed.stores.kv_store import CHANGES, Table
 from flambeau.distributed.stores.store import (
@@ -25,6 +26,7 @@ from flambeau.distributed.stores.store import (
     PartOfWait,
     Store,
     describe_unset,
+    describe_wait,
     milliseconds,
     seconds,
 )
@@ -85,11 +87,14 @@ class FileStore(Inner, Store):
         deadline = None if timeout is None else time.monotonic() + timeout
         is_short = isinstance(limit, PartOfWait) or (timeout is not None and timeout < _SHORT_S)
         watched = None if self.watch is None or is_short else self.watch.begin(needs)
+        long_wait = LongWait(lambda: describe_wait(needs))
         try:
             while not self._log.ready(operation, needs):
                 if deadline is not None and time.monotonic() >= deadline:
                     _late(operation, needs, limit)
-                if watched is not None:
+                if watched is None:
+                    long_wait.report()
+                else:
                     watched.look()
                 time.sleep(_PAUSE)
         finally:

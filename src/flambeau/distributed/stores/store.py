@@ -15,12 +15,15 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, NoReturn
 
+from flambeau.core.callsite import caller, place
 from flambeau.core.errors import DriverError
+from flambeau.core.host.long_waits import LongWait
 from flambeau.core.host.turn_scheduler import seat
 from flambeau.distributed.dist_errors import DeadlockError, DistNetworkError, DistStoreError
 from flambeau.distributed.stores.kv_store import CHANGES, Table
 
 _LOOK_S = 0.25  # seconds between checks that the awaited ranks are alive
+_SHOWN = 4  # keys that a progress line names
 _LONGEST_S = 1e9  # the longest time limit; sockets and conditions refuse some more
 DEFAULT_TIMEOUT = timedelta(seconds=300)
 Text = str | bytes
@@ -42,6 +45,7 @@ class Store:
     __module__ = "flambeau.distributed"
 
     _timeout = DEFAULT_TIMEOUT  # a class attribute, because a subclass may not call `__init__`
+    reports_waits = False  # True if another thread prints a line for each long wait
 
     @property
     def timeout(self) -> timedelta:
@@ -194,14 +198,23 @@ class HashStore(Store):
 
     def _do(self, operation: str, args: list[Any], needs: Sequence[str], limit: timedelta) -> Any:
         with self._changed:
-            if needs and not self._changed.wait_for(
-                lambda: self._table.ready(operation, needs), seconds(limit)
-            ):
+            if needs and not self._wait(operation, needs, seconds(limit)):
                 raise DistStoreError(f"Wait timeout: {describe_unset(needs)} after {milliseconds(limit)} ms")
             answer = self._table.do(operation, args)
             if operation in CHANGES:
                 self._changed.notify_all()
             return answer
+
+    def _wait(self, operation: str, needs: Sequence[str], limit_s: float | None) -> bool:
+        """Return True if the keys are set in time."""
+        end = time.monotonic() + (math.inf if limit_s is None else limit_s)
+        long_wait = LongWait(lambda: describe_wait(needs))
+        while not self._table.ready(operation, needs):
+            if time.monotonic() >= end:
+                return False
+            long_wait.report()
+            self._changed.wait(min(long_wait.left_s, end - time.monotonic()))
+        return True
 
 
 class PrefixStore(Store):
@@ -219,6 +232,10 @@ class PrefixStore(Store):
     def underlying_store(self) -> Store:
         """Return the store that this one is a part of."""
         return self._store
+
+    @property
+    def reports_waits(self) -> bool:  # type: ignore[override]
+        return self._store.reports_waits
 
     @property
     def _underlying_non_prefix_store(self) -> Store:
@@ -366,6 +383,7 @@ def await_keys(
         DeadlockError: If no rank can set the keys (DriverError for ranks that are threads).
     """
     end = time.monotonic() + (seconds(timeout) or math.inf)
+    long_wait = LongWait(lambda: describe_wait([key for key in keys if not store.check([key])]))
     while True:
         try:
             store.wait(keys, part_of_wait(_LOOK_S, end) if seat() is None else timeout)
@@ -377,17 +395,21 @@ def await_keys(
                 raise error.__cause__ from None
             if (why := describe_loss() or _refusal_in(store)) or time.monotonic() >= end:
                 return None if store.check(keys) else why  # a rank may have set them before it ended
+            if not store.reports_waits:
+                long_wait.report()
 
 
-def require_keys(store: Store, keys: Sequence[str], timeout: timedelta) -> None:
-    """Wait for keys that other ranks set when they join a group of all ranks.
+def require_keys(
+    store: Store, keys: Sequence[str], timeout: timedelta, describe_loss: Callable[[], str] = str
+) -> None:
+    """Wait for keys that other ranks set when they join a group of all ranks; `describe_loss` as in `await_keys`.
 
     Raises:
         DistStoreError: If a rank does not join.
         RuntimeError: If not all join in time: the error of the store.
         DistNetworkError, DeadlockError: As by `await_keys`.
     """
-    why = await_keys(store, keys, timeout)
+    why = await_keys(store, keys, timeout, describe_loss)
     if why:
         raise DistStoreError(why)
     if why is not None:
@@ -418,6 +440,13 @@ def message_limit(limit: timedelta) -> int:
 
 def milliseconds(limit: timedelta) -> int:
     return round(limit.total_seconds() * 1000)
+
+
+def describe_wait(keys: Sequence[str]) -> str:
+    """Return text for a progress line: the keys that this process waits for, and where."""
+    names = [repr(key.removeprefix("/")) for key in keys[:_SHOWN]]
+    more = [f"{len(keys) - _SHOWN:,} more keys"] if len(keys) > _SHOWN else []
+    return f"for {', '.join([*names, *more])} of the store at {place(caller())}"
 
 
 def describe_unset(keys: Sequence[str]) -> str:

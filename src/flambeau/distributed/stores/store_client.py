@@ -6,6 +6,8 @@ import math
 import socket
 import time
 from collections import deque
+from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import Any
 
 from flambeau.core.brief import brief, brief_text
@@ -78,9 +80,16 @@ class StoreRequest:
         return self.started_at if self.deadline == self.whole_deadline else str(self)
 
     def __str__(self) -> str:
-        more = [f"{len(self.needs) - _SHOWN:,} more keys"] if len(self.needs) > _SHOWN else []
-        keys = [f"{key[:_LETTERS]!r}{'...' * (len(key) > _LETTERS)}" for key in self.needs[:_SHOWN]]
-        return f"{', '.join([*keys, *more])} of the store at {self.site}"
+        return self._describe(self.needs, len(self.needs))
+
+    def describe_missing(self, missing: Collection[str]) -> str:
+        """Return text that names those of the needed keys that are missing."""
+        return self._describe((key for key in self.needs if key in missing), len(missing))
+
+    def _describe(self, keys: Iterable[str], count: int) -> str:
+        more = [f"{count - _SHOWN:,} more keys"] if count > _SHOWN else []
+        shown = [f"{key[:_LETTERS]!r}{'...' * (len(key) > _LETTERS)}" for key in islice(keys, _SHOWN)]
+        return f"{', '.join([*shown, *more])} of the store at {self.site}"
 
 
 def request_of(message: Any) -> StoreRequest:

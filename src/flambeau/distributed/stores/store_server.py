@@ -114,8 +114,12 @@ class StoreServer:
     def waits(self) -> dict[int, tuple[str, object]]:
         """Return a text of each process's wait, with a value that differs between its waits."""
         collective_waits = {} if self.meetings is None else self.meetings.waits()
-        texts = {c.process: str(c.waits) for c in self._waits.clients}
-        return collective_waits | {process: (text, text) for process, text in texts.items()}
+        waiting = [(client.process, client.waits, client.missing) for client in self._waits.clients]
+        return collective_waits | {
+            process: (request.describe_missing(missing), str(request))
+            for process, request, missing in waiting
+            if request is not None
+        }
 
     def value_of(self, ending: str) -> bytes:
         """Return the newest value whose key ends with `ending`, under any prefix; b"" if there is none."""

@@ -17,13 +17,15 @@ from ipaddress import ip_address
 from typing import Any
 
 from flambeau.core.callsite import caller, place
-from flambeau.core.host.host_wait import Readable
+from flambeau.core.host.host_wait import Readable, readable
 from flambeau.core.host.long_waits import LongWait
 from flambeau.core.host.thread_liveness import alone
 from flambeau.core.host.turn_scheduler import seat
 from flambeau.core.ipc.codec import frame_message, receive
 from flambeau.core.ipc.handshake import RefusedError, greet
+from flambeau.core.ipc.server_watch import ServerWatch
 from flambeau.distributed.dist_errors import DeadlockError, DistNetworkError, DistStoreError, QueueEmptyError
+from flambeau.distributed.launching.stalls import Stalls, print_line
 from flambeau.distributed.stores.store import (
     DEFAULT_TIMEOUT,
     Inner,
@@ -79,6 +81,8 @@ class TCPStore(Inner, Store):
 
     __module__ = "flambeau.distributed"
 
+    reports_waits = True  # the process that serves the store prints them
+
     def __init__(
         self,
         host_name: str,
@@ -95,6 +99,7 @@ class TCPStore(Inner, Store):
         self._timeout = timeout
         self._server: Served | None = None
         self._lock = threading.Lock()
+        self._loss = ""  # why the connection is lost
         self.host = host_name
         self.libuvBackend = use_libuv
         if is_master:
@@ -104,6 +109,9 @@ class TCPStore(Inner, Store):
         weakref.finalize(self, self._connection.close)
         if world_size is not None and world_size >= 0:
             self._join(world_size, wait_for_workers and is_master)
+        if self._server is not None and self._server.server.watch is None:
+            server = self._server.server
+            server.watch = Stalls(server, list, print_line).look_now  # until `watch_ranks` knows the ranks
 
     def __repr__(self) -> str:
         return f"TCPStore({self.host}:{self.port}{', master' if self._server else ''})"
@@ -140,12 +148,18 @@ class TCPStore(Inner, Store):
 
     def _try(self, found: list[socket.socket]) -> bool:
         """Return True if a server answers; the connection is appended to `found`."""
-        address = self._server.address if self._server else self.host
         with contextlib.suppress(OSError):
             found.append(
-                self._greet(socket.create_connection((address, self.port), timeout=seconds(self._timeout)))
+                self._greet(
+                    socket.create_connection((self._address, self.port), timeout=seconds(self._timeout))
+                )
             )
         return bool(found)
+
+    @property
+    def _address(self) -> str:
+        """Return the address at which this process reaches the server."""
+        return self._server.address if self._server else self.host
 
     def _greet(self, connection: socket.socket) -> socket.socket:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -213,15 +227,24 @@ class TCPStore(Inner, Store):
         try:
             answer = self._request(message, limit if needs else None)
         except OSError as error:
-            raise DistNetworkError(
-                f"{error}: the connection to the store at {self.host}:{self.port} was likely closed. Did the remote "
-                "server shutdown or crash?"
-            ) from error
+            self._loss = self._loss or self._describe_loss(error)
+            raise DistNetworkError(self._loss) from error
         if answer[0] == "late":
             raise DistStoreError(f"wait timeout after {milliseconds(limit)}ms, keys: {', '.join(needs)}")
         if answer[0] == "error":
             raise _ERRORS.get(answer[1], DistStoreError)(answer[2])
         return answer[1]
+
+    def _describe_loss(self, error: OSError) -> str:
+        where = f"the store at {self.host}:{self.port}"
+        if isinstance(error, TimeoutError):
+            return (
+                f"{where} does not answer, {_GRACE:g} s beyond the time limit of the request: the process that serves "
+                "it may be stopped, or its host cannot be reached"
+            )
+        return (
+            f"{error}: the connection to {where} was likely closed. Did the remote server shutdown or crash?"
+        )
 
     def _request(self, message: list[Any], limit: timedelta | None) -> Any:
         """Send a request. Threads share the connection, so a thread that waits for keys blocks others unless they use
@@ -235,12 +258,23 @@ class TCPStore(Inner, Store):
                 if limit is not None:
                     go_on()  # the awaited rank may wait for this rank's GPUs
                 self._connection.sendall(frame)
-                if limit is not None and alone():
-                    go_on(Readable(self._connection))
+                if limit is not None:
+                    if alone():
+                        go_on(Readable(self._connection))
+                    self._await_answer(timeout)
                 return receive(self._connection)
             except BaseException:  # otherwise a late answer would be taken for that of the next request
                 self._connection.close()
                 raise
+
+    def _await_answer(self, timeout: float | None) -> None:
+        """Wait until the server answers, or must have answered; `timeout` is that of the request, in seconds."""
+        end = math.inf if timeout is None else time.monotonic() + timeout + _GRACE
+        watch = ServerWatch(self._address, self.port)
+        while not readable(min(watch.left_s, max(0.0, end - time.monotonic())), self._connection):
+            if time.monotonic() >= end:
+                raise TimeoutError
+            watch.report()
 
 
 def _check(port: int, world_size: int | None, timeout: timedelta) -> None:

@@ -20,6 +20,7 @@ from flambeau.core.host.host_wait import Awaited
 from flambeau.core.host.thread_liveness import alone
 from flambeau.core.ipc.codec import LARGEST, Inbox, send
 from flambeau.core.ipc.handshake import RefusedError, greet
+from flambeau.core.ipc.server_watch import ServerWatch
 from flambeau.driver.collective_rules import Key
 from flambeau.driver.protocol import Collective, PreMul
 from flambeau.driver.virtual.collectives.collectives import Meanwhile, Offer, Outcome
@@ -207,7 +208,10 @@ class Exchange:
     def _receive(self, waits: bool = False, other: Awaited | None = None) -> Any:
         """Return the next message; None if a wait was interrupted or `other` has arrived."""
         assert self._connection is not None
+        host, _, port = self._address.rpartition(":")
+        watch = ServerWatch(host, int(port))
         while not self._read:
+            watch.report()
             if waits and _interrupt_is_pending():
                 return None
             if other is not None:
