@@ -8,13 +8,22 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from native_kit import Array, arrays_of, calls, launch_of, run
+from native_kit import Array, arrays_of, calls, launch_of, run, spoiled
 from seeds import EXHAUSTIVE
 
 import flambeau
-from flambeau.driver.host.kernels.native import added_rows, bodies, folds, lists, row_bodies, source_generator
+from flambeau.driver.host.kernels.native import (
+    added_rows,
+    bodies,
+    folds,
+    lists,
+    row_bodies,
+    source_generator,
+    top_elements,
+)
 from flambeau.driver.host.kernels.native.kernel_library import KernelLibrary
 from flambeau.driver.protocol import Fold, Launch, Lists, NativeBody, Routine
+from flambeau.ops.index.sort import stable_order
 from flambeau.ops.op import Op, table
 from flambeau.testing.operator_properties import plain, with_gaps
 
@@ -132,6 +141,31 @@ def test_added_rows_have_the_bits_of_ufunc_at(library: KernelLibrary, data: st.D
         np.testing.assert_array_equal(out, want)
     else:
         assert kind is np.int32
+
+
+@settings(max_examples=300 if EXHAUSTIVE else 60)
+@given(data=st.data())
+def test_top_elements_begin_the_stable_order(library: KernelLibrary, data: st.DataObject) -> None:
+    kind = data.draw(
+        st.sampled_from((np.float32, np.float64, np.int64, np.int32, np.int16, np.int8, np.uint8))
+    )
+    n, largest = data.draw(st.sampled_from((1, 2, 15, 16, 17, 64, 300))), data.draw(st.booleans())
+    count = data.draw(st.integers(1, min(n, 64)))
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    x = random.integers(0, data.draw(st.sampled_from((2, 9, 120))), (3, n)).astype(kind)
+    x = spoiled(x, random) if data.draw(st.booleans()) else x
+    x = np.sort(x) if data.draw(st.booleans()) else x
+    found = top_elements.top_elements(library, x, count, largest)
+    places = stable_order(x, -1, largest)[:, :count]
+    assert found is not None
+    np.testing.assert_array_equal(found[1], places)
+    assert found[0].tobytes() == np.take_along_axis(x, places, -1).tobytes()
+
+
+def test_long_lists_of_top_elements_are_left_to_numpy(library: KernelLibrary) -> None:
+    x = np.zeros((2, 200), np.float32)
+    assert top_elements.top_elements(library, x, 65, True) is None
+    assert top_elements.top_elements(library, x.astype(np.complex64), 5, True) is None
 
 
 @pytest.mark.parametrize("shape", [(1, 300), (7, 64), (300, 65)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flambeau.core.meta import Meta
-from flambeau.driver.protocol import Body, Launch
+from flambeau.driver.protocol import Body, Launch, native_code
 from flambeau.ops.cache_blocks import contiguous
 from flambeau.ops.index.sort import Array, stable_order
 from flambeau.ops.index_common import indexes
@@ -31,14 +31,23 @@ def _partition(launch: Launch) -> Body:
 
     def body(outputs: list[Array], inputs: list[Array]) -> None:
         rows = contiguous(np.moveaxis(convert(inputs[0]), dim, -1))
-        chosen = _choose(rows.reshape(-1, rows.shape[-1]), count, largest)
-        places = chosen.reshape(*rows.shape[:-1], count)
-        found = np.take_along_axis(rows, places, -1)
-        order = stable_order(found, -1, largest)
-        for out, part in zip(outputs, (found, places), strict=True):
-            np.copyto(out, np.moveaxis(np.take_along_axis(part, order, -1), -1, dim), casting="unsafe")
+        for out, part in zip(outputs, _top(rows.reshape(-1, rows.shape[-1]), count, largest), strict=True):
+            part = part.reshape(*rows.shape[:-1], count)
+            np.copyto(out, np.moveaxis(part, -1, dim), casting="unsafe")
 
     return body
+
+
+def _top(rows: Array, count: int, largest: bool) -> tuple[Array, Array]:
+    """Return the first `count` elements of each row's stable order, and their indices."""
+    native = native_code()
+    selected = None if native is None else native.select_top(rows, count, largest)
+    if selected is not None:
+        return selected
+    places = _choose(rows, count, largest)
+    found = np.take_along_axis(rows, places, -1)
+    order = stable_order(found, -1, largest)
+    return np.take_along_axis(found, order, -1), np.take_along_axis(places, order, -1)
 
 
 def _choose(rows: Array, count: int, largest: bool) -> Array:

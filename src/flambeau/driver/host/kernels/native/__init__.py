@@ -4,20 +4,21 @@ The library is optional. Where it is next to these modules, or `FLAMBEAU_NATIVE`
 run its kernels in place of NumPy's implementations, for the launches that it has a kernel for. Other programs import
 none of these modules.
 
-generator   writes the C++ source from the table of operators
-build       compiles it: `python -m flambeau.driver.host.kernels.native.build FOLDER`
-library     finds and loads the shared library
-bodies      selects the body of a launch
-elements    bodies of `Expression` forms
-transposes  bodies of copies that read along one dimension and write along another
-lists       bodies of `Lists` forms: optimizers, foreach functions
-folds       bodies of `Fold` forms: reductions
-steps       statements of expressions of several operators
-scans       bodies of `Scan` forms: running sums and products
-rows        bodies of softmax and normalization of rows
-added_rows  sums of rows at places, for index_add and gradients of embeddings
-names       names of kernels in the library
-include/    C++ headers that are part of the source
+source_generator      writes the C++ source from the table of operators
+build                 compiles it: `python -m flambeau.driver.host.kernels.native.build FOLDER`
+kernel_library        finds and loads the shared library
+kernel_names          names of kernels in the library
+bodies                selects the body of a launch
+element_bodies        bodies of `Expression` forms
+expression_operators  statements of expressions of several operators
+transposes            bodies of copies that read along one dimension and write along another
+lists                 bodies of `Lists` forms: optimizers, foreach functions
+folds                 bodies of `Fold` forms: reductions
+scans                 bodies of `Scan` forms: running sums and products
+row_bodies            bodies of softmax and normalization of rows
+added_rows            sums of rows at places, for index_add and gradients of embeddings
+top_elements          the largest or smallest elements of rows, for topk
+include/              C++ headers that are part of the source
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from flambeau.driver.host.kernels.native import (
     lists,
     row_bodies,
     scans,
+    top_elements,
 )
 from flambeau.driver.host.kernels.native.kernel_library import KernelLibrary, library
 from flambeau.driver.protocol import Body, Expression, Fold, Launch, Lists, NativeBody, Routine, Scan
@@ -60,6 +61,12 @@ def add_rows(out: Array, dim: int, places: Array, source: Array) -> bool:
     """Call `added_rows.add_rows` with the library of the process."""
     loaded = library()
     return loaded is not None and added_rows.add_rows(loaded, out, dim, places, source)
+
+
+def select_top(rows: Array, count: int, largest: bool) -> tuple[Array, Array] | None:
+    """Call `top_elements.top_elements` with the library of the process."""
+    loaded = library()
+    return None if loaded is None else top_elements.top_elements(loaded, rows, count, largest)
 
 
 def _body(library: KernelLibrary, launch: Launch) -> NativeBody | None:

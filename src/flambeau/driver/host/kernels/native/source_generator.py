@@ -49,7 +49,7 @@ def source() -> str:
     lines += ['#include "lists.h"', *[_list_text(kernel) for kernel in list_kernels()]]
     lines += ['#include "folds.h"', *[_fold_text(kernel) for kernel in fold_kernels()]]
     lines += [_scan_text(kernel) for kernel in scan_kernels()]
-    lines.append('#include "rows.h"')
+    lines += ['#include "rows.h"', '#include "top.h"']
     return "\n".join(lines)
 
 
