@@ -29,6 +29,7 @@ from flambeau.core.layout import is_dense, memory_order
 from flambeau.core.meta import Meta
 from flambeau.core.random import Array, DrawGrid, MersenneTwister
 from flambeau.driver.protocol import Body, Kernel, Launch, Routine, Source
+from flambeau.ops.cache_blocks import BLOCK
 from flambeau.ops.linalg.matmul import c_name
 from flambeau.ops.op import NOT_DIFFERENTIABLE, Op, Operand, Signature, define
 from flambeau.ops.pointwise.dtype_promotion import NUMBERS, REALS, WIDE_UNSIGNED
@@ -189,12 +190,22 @@ def _is_double(dtype: dtype, parameters: Sequence[Any]) -> bool:
 
 
 def _twist_uniform(engine: MersenneTwister, count: int, dtype: dtype, bounds: Sequence[Any]) -> Array:
+    out = np.empty(count, dtype.numpy)
+    for start in range(0, count, BLOCK):
+        part = out[start : start + BLOCK]
+        part[...] = _uniform_block(engine, part.size, dtype, bounds)
+    return out
+
+
+def _uniform_block(engine: MersenneTwister, count: int, dtype: dtype, bounds: Sequence[Any]) -> Array:
     low, high = bounds
     if dtype is float64:
         drawn = _fused_double(_unit_double(engine, count), float(high - low), float(low))
     else:
         low, high = np.float32(low), np.float32(high)
-        drawn = _fused_multiply_add(_unit_float(engine, count), high - low, low)
+        drawn = _unit_float(engine, count)
+        if low != 0 or high != 1:
+            drawn = _fused_multiply_add(drawn, high - low, low)
     kind = dtype.numpy.type
     stored = drawn.astype(dtype.numpy, copy=False)
     at_bound = stored == kind(high)
@@ -205,7 +216,8 @@ def _twist_uniform(engine: MersenneTwister, count: int, dtype: dtype, bounds: Se
 
 def _unit_float(engine: MersenneTwister, count: int) -> Array:
     """Convert the low 24 bits of each word to a float32 in [0, 1)."""
-    return (engine.words(count) & np.uint64((1 << 24) - 1)).astype(np.float32) * np.float32(2.0**-24)
+    words = engine.words(count).astype(np.uint32) & np.uint32((1 << 24) - 1)
+    return words.view(np.int32).astype(np.float32) * np.float32(2.0**-24)
 
 
 def _unit_double(engine: MersenneTwister, count: int) -> Array:
