@@ -11,13 +11,18 @@ from flambeau.ops.work.element_work import CYCLES_OF_A_MICROSECOND
 # Note [The time of a recurrent network]
 # Problem: The steps of a network depend on each other, so that latency counts, not bandwidth.
 # Rule: Small states and weights stay in registers for all steps of a layer ("persistent" kernels): a step costs its
-# exchange of the state. Other networks launch a product and a cell for each step; layers overlap, one step apart.
+# exchange of the state. Other networks launch products and cells for each step. Cells overlap in the forward pass, each
+# layer one step behind the layer below.
 # The input's part of the gates, and gradients of weights, are products over all steps.
 # Consequences: The constants are from inference and training of 130 random networks under PyTorch on H100 and H200
 # (family `recurrent` of bench/accuracy), whose host took as long as the device in most of them.
 
-_WIDEST_PLAIN, _WIDEST_GATED = 384, 256  # states of persistent kernels
-_PERSISTENT_STEP, _STEP, _FURTHER_CELL = 1.2, 20.0, 6.0  # microseconds
+_WIDEST_PLAIN, _WIDEST_GATED = 384, 128  # states of persistent kernels
+_PERSISTENT_STEP, _STEP, _FURTHER_CELL = 1.2, 21.0, 11.0  # microseconds
+_STEP_BACK_PLAIN, _STEP_BACK_GATED = (
+    12.0,
+    50.0,
+)  # microseconds of a cell in a backward pass that is not persistent
 _WORKSPACE = 8 << 20  # bytes of each cell's products
 _BLOCKS_PLAIN, _BLOCKS_GATED = (
     (10.5, 4.6),
@@ -62,20 +67,28 @@ def workspace(launch: Launch) -> tuple[int, ...]:
 def recurrent_network(launch: Launch) -> Work:
     """Return the work of a forward pass. See Note [The time of a recurrent network]."""
     network: RecurrentNetwork = launch.params[0]
-    return _work(launch, network, 1)
+    return _work(launch, network, _STEP + _FURTHER_CELL * (network.cells - 1), 1)
 
 
 def recurrent_network_backward(launch: Launch) -> Work:
     """Return the work of a backward pass. See Note [The time of a recurrent network]."""
     network: RecurrentNetwork = launch.params[0]
-    return _work(launch, network, 2)
+    cell = _STEP_BACK_GATED if network.gates > 1 else _STEP_BACK_PLAIN
+    return _work(launch, network, cell * network.cells, 2)
 
 
-def _work(launch: Launch, network: RecurrentNetwork, products: int) -> Work:
+def _work(launch: Launch, network: RecurrentNetwork, step: float, products: int) -> Work:
+    """Return the work of a pass.
+
+    Args:
+        launch: The launch.
+        network: The network.
+        step: Microseconds of a time step of all cells, unless the kernels are persistent.
+        products: Number of products of each cell over all time steps.
+    """
+    steps = network.steps + network.layers - 1
     if _persistent(network):
         step, steps = _PERSISTENT_STEP, network.steps * network.layers
-    else:
-        step, steps = _STEP + _FURTHER_CELL * (network.cells - 1), network.steps + network.layers - 1
     rate = "tf32" if network.tf32 else launch.kernel.rate(launch)
     product = MatrixProduct(
         products * network.cells, network.rows, network.gates * network.hidden, max(network.inputs, network.state),
