@@ -1,8 +1,8 @@
 """Time of 51 representative calls on the CPU, or of 72 on a GPU, next to PyTorch, on one thread.
 
-Prints microseconds (best of many blocks) and the ratio ours / PyTorch's. Small tensors show the cost of a call,
-large ones that of the arithmetic. `python bench/operators.py [part of a name]`; with `--driver cuda` 72 calls on an
-NVIDIA GPU, compared with PyTorch on that GPU, see gpu_operators.py.
+Prints microseconds of processor time (best of many blocks) and the ratio ours / PyTorch's. Small tensors show the
+cost of a call, large ones that of the arithmetic. `python bench/operators.py [part of a name]`; with `--driver cuda` 72
+calls on an NVIDIA GPU, compared with PyTorch on that GPU, see gpu_operators.py.
 """
 
 # ruff: noqa: E402 (the number of threads is fixed before NumPy is imported)
@@ -103,17 +103,17 @@ class Tensors:
 
 
 def microseconds(run: Callable[[], Any]) -> float:
-    """Return the mean of the fastest block: the cost of a call without disturbances."""
+    """Return the mean processor time of the fastest block, which other work on the machine disturbs least."""
     run()
-    start = time.perf_counter()
+    start = time.process_time()
     run()
-    repeats = max(1, int(BLOCK_S / (time.perf_counter() - start + 1e-7)))
+    repeats = max(1, int(BLOCK_S / (time.process_time() - start + 1e-7)))
     best = float("inf")
     for _ in range(BLOCKS):
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(repeats):
             run()
-        best = min(best, (time.perf_counter() - start) / repeats)
+        best = min(best, (time.process_time() - start) / repeats)
     return best * 1e6
 
 
