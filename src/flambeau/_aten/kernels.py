@@ -72,7 +72,7 @@ def _takes_reduction_word(function: Kernel, schema: FunctionSchema) -> bool:
 
 
 def _with_reduction(function: Kernel, schema: FunctionSchema) -> Kernel:
-    """Return a loss that takes the number of a reduction, as `schema` has it, and gives the loss its name."""
+    """Return a loss function that takes the number of a reduction, as in `schema`, and passes its name on."""
     names = [a.name for a in schema.arguments]
 
     def loss(*args: Any, **kwargs: Any) -> Any:

@@ -242,7 +242,7 @@ def set_autocast_cpu_enabled(enabled: bool) -> None:
 
 
 def get_autocast_gpu_dtype() -> dtype:
-    """Return `get_autocast_dtype("cuda")` of old."""
+    """Return `get_autocast_dtype("cuda")`, under its older name."""
     return get_autocast_dtype("cuda")
 
 

@@ -81,7 +81,7 @@ class _TimeStatistics:
 
     @property
     def self_cuda_memory_usage(self) -> float:
-        """Return the old name of `self_device_memory_usage`. Warns."""
+        """Return `self_device_memory_usage`, under its older name, and warn."""
         return self._warn_and_read("self_cuda_memory_usage")
 
     def _warn_and_read(self, old: str) -> float:

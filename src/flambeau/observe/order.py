@@ -174,7 +174,7 @@ class Order:
         agent.waits[point[0]] = (point[1], site)
 
     def before(self, stream: int) -> Snapshot:
-        """Return the position that the stream's next command happens after, including the host's clock."""
+        """Return the position after which the stream's next command happens, including the host's clock."""
         agent = self.agents[stream]
         self.catch_up(agent)
         return snapshot(agent)

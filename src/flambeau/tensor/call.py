@@ -279,7 +279,9 @@ def unary(op: Op, a: TensorCore, params: tuple[Any, ...] = ()) -> Any:
 
 
 def _make_more_outputs(plan: CallPlan, stream: Stream) -> list[Any]:
-    """Return new tensors for all outputs but the first. Written inline, a comprehension would slow `unary`."""
+    """Return new tensors for all outputs except the first. Separate, because a comprehension inside `unary` would slow
+    it down.
+    """
     return [make_in(plan.allocate(meta.nbytes, stream), meta, plan.context) for meta in plan.more_outputs]
 
 

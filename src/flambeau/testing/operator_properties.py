@@ -142,7 +142,7 @@ def no_elements(array: Array) -> Array:
 
 
 def one_row(array: Array) -> Array:
-    """Return the first of the leading dimension, to be broadcast."""
+    """Return the first entry along the leading dimension, which broadcasts against the whole array."""
     return array[:1] if array.ndim else array
 
 

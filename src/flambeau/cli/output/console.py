@@ -19,9 +19,7 @@ BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "1;31", "1;32", "1;33"
 
 
 def has_colours(file: TextIO) -> bool:
-    """Return True if output to `file` is coloured: by NO_COLOR, FORCE_COLOR and TERM, in the order in which Python
-    does.
-    """
+    """Return True if output to `file` has colours. NO_COLOR, FORCE_COLOR, then TERM decide, as in Python."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or (file.isatty() and os.environ.get("TERM") != "dumb")

@@ -65,7 +65,7 @@ def _failure_fields(failure: Failure) -> Document:
 def write_exploration(
     found: Exploration, file: TextIO, notes: Iterable[str], written: Sequence[Path] = ()
 ) -> None:
-    """Print the report. In colour where `has_colours`."""
+    """Print the report of an exploration, in colour if the file is a terminal with colours."""
     screen = Screen(file)
     screen.title("flambeau explore")
     screen.entry("explored", found.coverage)

@@ -98,7 +98,7 @@ _ACTIONS = {
 
 
 class _Events(NamedTuple):
-    """A trace as columns."""
+    """The events of a memory trace, one list for each field."""
 
     action: Array
     addr: Array

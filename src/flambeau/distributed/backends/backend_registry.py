@@ -96,7 +96,7 @@ def meets_early(devices: Mapping[str, str], place: Place, hub: Hub | None) -> bo
 
 
 def check(word: str) -> None:
-    """Raise as PyTorch does where a backend is not there at all."""
+    """Raise PyTorch's error for a backend that is not available."""
     if word == "nccl" and not is_nccl_available():
         raise RuntimeError(
             "Distributed package doesn't have NCCL built in: there is no CUDA device, real or virtual"

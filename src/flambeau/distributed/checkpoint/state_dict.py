@@ -306,7 +306,7 @@ def _of_submodules(
 
 
 def _move_state(state: dict[str, Any], options: StateDictOptions) -> dict[str, Any]:
-    """Return a state dict where `options` want it."""
+    """Return a state dict on the devices and ranks that `options` choose."""
     if not options.cpu_offload:
         return state
     if options.full_state_dict and is_initialized() and get_rank() != 0:

@@ -172,7 +172,7 @@ class Coordinator:
             self.participants[process] = Participant(args[0], process)
             return [number, "ok", None]
         if process not in self.participants:
-            raise ValueError(f"a request {operation!r} before the rank has said which it is")
+            raise ValueError(f"a request {operation!r} of a process that has not registered as a rank")
         mine = self.participants[process]
         handlers: dict[str, Callable[..., Answer]] = {
             "offer": self._offer, "join": self._join, "wait": self._wait, "look": self._look, "idle": self._idle,
@@ -219,7 +219,7 @@ class Coordinator:
     def _offer(self, mine: Participant, unique: bytes, key: list[int], slot: int, offer: list[Any]) -> Answer:
         circle, name = self._circles.get(unique), (key[0], key[1], key[2])
         if circle is None or not circle.expects(mine, name, slot):
-            raise ValueError("a part in a collective of others")
+            raise ValueError(f"a contribution to a collective whose members do not include rank {mine.rank}")
         parts = circle.meetings.setdefault(name, {})
         parts[slot] = offer
         mine.came += 1

@@ -52,7 +52,9 @@ class GrownValue:
             self._add_part(last)
 
     def _add_part(self, part: bytes) -> None:
-        """Add a part, joined with those before it that are not longer: each byte is joined a few times only."""
+        """Add a part, joined with the preceding parts that are not longer, so that each byte is copied only a few
+        times.
+        """
         while self._parts and len(self._parts[-1]) <= min(len(part), _LONG - len(part)):
             part = self._parts.pop() + part
         self._parts.append(part)

@@ -355,7 +355,7 @@ class StoreServer:
                     self._answer(by_process[process], answer)
 
     def _run(self, client: StoreClient) -> None:
-        """Run a client's operation if it misses no key. The clients that it wakes are answered first."""
+        """Run a client's operation unless it waits for a missing key. Clients that it wakes are answered first."""
         todo = deque([client])
         answers: list[tuple[StoreClient, list[Any]]] = []
         while todo:

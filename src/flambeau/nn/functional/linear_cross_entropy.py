@@ -106,7 +106,7 @@ def _in_parts(input: Any, weights: Sequence[Any], target: Any, settings: Setting
 
 
 class _Parts(Function):
-    """The losses of the parts: their sum, or one for each row."""
+    """The losses of parts of the rows, computed one part after the other: their sum, or one loss for each row."""
 
     @staticmethod
     def forward(

@@ -151,7 +151,7 @@ class RNNBase(Module):
             raise RuntimeError(msg.format(expected_hidden_size, list(hx.shape)))
 
     def check_forward_args(self, input: Tensor, hidden: Any, batch_sizes: Tensor | None) -> None:
-        """Raise where input or states do not fit."""
+        """Raise RuntimeError if the input or the states do not fit the layers."""
         self.check_input(input, batch_sizes)
         self.check_hidden_size(hidden, self.get_expected_hidden_size(input, batch_sizes))
 

@@ -305,7 +305,7 @@ class _Run:
         self.tensors: list[list[Callable[[], Tensor | None]]] = [[] for _ in range(count)]
 
     def expire(self, lasting: frozenset[int]) -> None:
-        """Expire the storages but those with the numbers `lasting`."""
+        """Expire all storages except those with the numbers `lasting`."""
         for number, reference in enumerate(self.storages):
             storage = None if number in lasting else reference()
             if storage is not None and storage.call is None:

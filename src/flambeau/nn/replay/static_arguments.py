@@ -43,7 +43,7 @@ class _Copied(NamedTuple):
 
 
 class StaticArguments:
-    """The arguments of a graph, some of which static tensors stand for.
+    """The arguments of a graph, some of which are replaced by static tensors.
 
     Args:
         leaves: The arguments of the captured call.

@@ -112,7 +112,8 @@ def _stream_text(source: SourceFile, block: ast.With) -> str:
 
 
 def _calls(begin: SourceSpot, root: str) -> Iterator[Issue]:
-    """Yield the calls of the first access's function in others of its class or module that know the stream.
+    """Yield the calls of the first access's function in other functions of its class or module in which the stream has
+    a name.
 
     Args:
         root: The variable with which the stream's expression begins.

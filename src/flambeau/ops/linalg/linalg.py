@@ -595,7 +595,7 @@ note(lu_rows, "linalg.lu")
 
 
 def _triangular_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
-    """Return a and B of AX = B.
+    """Infer X of AX = B from the operands A, triangular, and B.
 
     Params: True if A is upper triangular, whether its diagonal is ones (and not read), whether the result is row-major
     because the caller transposes it.

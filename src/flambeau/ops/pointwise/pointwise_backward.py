@@ -33,8 +33,8 @@ relu_backward: Pointwise = pointwise(
 
 
 def straight(slope: Any, a: Any, call: Any) -> Any:
-    """Return the gradient of a function that is piecewise linear in `a`. Recorded, it depends on `a`, with zeros, as
-    PyTorch's does.
+    """Return the gradient of a function that is piecewise linear in `a`. A recorded gradient also depends on `a`, with
+    derivative 0, as in PyTorch.
     """
     return slope + call(relu_backward, (zeros(slope), a)) if a.requires_grad else slope
 

@@ -127,7 +127,7 @@ def leaf_of(t: Tensor) -> Leaf | None:
 
 
 def _references_of_unheld() -> int:
-    """Return the number of references to a node that only one history and one local variable hold."""
+    """Return the reference count of a node to which only one history and one local variable refer."""
     history = AutogradMeta(object())  # type: ignore[arg-type]
     node = history.node
     return getrefcount(node)

@@ -577,7 +577,7 @@ def deliver_chain(result: Tensor, out: Tensor | None) -> Tensor:
 
 
 def multiply_chain(matrices: Sequence[Tensor]) -> Tensor:
-    """Return the product of matrices that fit, in the order of fewest operations."""
+    """Return the product of matrices with matching sizes, multiplied in the order of fewest operations."""
     sizes = [m.meta.shape[0] for m in matrices] + [matrices[-1].meta.shape[1]]
     cuts = _cheapest_cuts(sizes)
 

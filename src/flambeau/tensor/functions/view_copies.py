@@ -152,7 +152,9 @@ def _scatter_into(input: Tensor, src: Tensor, view: Callable[[Tensor], Tensor]) 
 
 
 def _copy_with_storage(x: Tensor) -> Tensor:
-    """Return a copy of the same strides, of the storage up to the last element where that has gaps."""
+    """Return a copy with equal strides. If the elements have gaps between them, the copy includes the storage up to the
+    last element.
+    """
     if x.is_contiguous() and not x.storage_offset():
         return x.clone()
     shape, strides = x.meta.shape, x.meta.strides

@@ -1027,7 +1027,7 @@ def as_strided_(self: Tensor, size: IntTuple, stride: IntTuple, storage_offset: 
 
 @method_and_function
 def detach_(self: Tensor) -> Tensor:
-    """Cut itself off from any history. A view cannot be detached in place."""
+    """Detach the tensor from its autograd graph in place, and return it. A view cannot be detached in place."""
     if self.base is not None:
         raise RuntimeError(
             "Can't detach views in-place. Use detach() instead. If you are using DistributedDataParallel "

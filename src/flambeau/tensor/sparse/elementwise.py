@@ -242,7 +242,7 @@ def _product(a: Any, b: Any) -> Tensor:
 
 
 def _pick_broadcast(dense: Tensor, t: Tensor) -> Tensor:
-    """Return the values of a strided tensor, broadcast to the shape of `t`, at its places."""
+    """Return the values of a strided tensor, broadcast to the shape of `t`, at the indices of `t`."""
     meta, indices = meta_of(t), storage_of(t).indices
     sizes = (1,) * (meta.ndim - dense.meta.ndim) + dense.meta.shape
     lead, rest = sizes[: meta.sparse_dim], sizes[meta.sparse_dim :]

@@ -106,7 +106,7 @@ class Hunt:
 
     @property
     def found(self) -> list[tuple[str, Problem]]:
-        """Return the problems, less the reports that no run has turned into another outcome."""
+        """Return the problems, without reports of races that no run has confirmed by another outcome."""
         return [(seed, problem) for seed, problem in self.problems if problem.kind != UNFORCED]
 
     # -- what it says -------------------------------------------------------------------------------------

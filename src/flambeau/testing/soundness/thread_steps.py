@@ -171,7 +171,7 @@ class Ask(HandOver):
 
 @operation
 class Ranks(HandOver):
-    """The beginning of a program of two ranks. Each has the streams of its device."""
+    """The first step of a program of two ranks, each of which has the streams of one device."""
 
     weight = 0
 

@@ -116,7 +116,7 @@ class PowerSGDState:
         self._streams = {}
 
     def maybe_increase_iter(self, bucket: GradBucket) -> None:
-        """Count an iteration with its last bucket."""
+        """Increase the number of iterations if the bucket is the last one of its iteration."""
         if bucket.is_last():
             self.iter += 1
         if self.iter == self.start_powerSGD_iter:

@@ -35,7 +35,7 @@ class HostBudget:
         self._lease = UNASKED  # bytes that may be granted before the operating system is queried again
 
     def add(self, arena: Arena) -> None:
-        """Include the memory of a device."""
+        """Add a device, whose memory counts toward the budget from now on."""
         self._arenas.append(arena)
 
     def add_pinned(self, ptr: int, nbytes: int) -> None:

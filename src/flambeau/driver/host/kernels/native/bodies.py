@@ -103,7 +103,9 @@ def _dense(x: Any) -> Any:
 
 
 def _through_copies(launch: Launch, dense: Launch, body: NativeBody) -> Body:
-    """Return a body of `launch` that copies the operands which are contiguous in `dense` alone."""
+    """Return a body of `launch` that runs the body of `dense` on contiguous copies of the operands that are not
+    contiguous.
+    """
     copied = [x is not y for x, y in zip(launch.operands, dense.operands, strict=True)]
     count = len(launch.outputs)
 
