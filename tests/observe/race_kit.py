@@ -2,71 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import count
+from fake_drivers import StillDriver
 
 from flambeau.core.device import device
 from flambeau.core.dtype import float32
 from flambeau.core.meta import Meta
 from flambeau.driver.host import HostDriver
-from flambeau.driver.protocol import Executable, HostMemory, Kernel, Launch
+from flambeau.driver.protocol import Kernel, Launch
 from flambeau.observe import attach_detector
-from flambeau.observe.driver_proxy import Forward
-
-
-class StillDriver(Forward):
-    """A driver of two devices that does nothing, so that only the detector is tested."""
-
-    def __init__(self, devices=2):
-        self.name = "still"
-        self.observes_blocks = False
-        self.runs_bodies = False
-        self._devices = devices
-        self._handles = count(100)
-        self._addresses = count(0x10_0000_0000, 1 << 24)
-        self.queued = []
-        self.done = False
-
-    def device_count(self):
-        return self._devices
-
-    def stream_default(self, index):
-        return 1 + index
-
-    def stream_create(self, index, priority):
-        return next(self._handles)
-
-    def event_create(self, index, timing, blocking=False, interprocess=False):
-        return next(self._handles)
-
-    def mem_alloc(self, index, nbytes):
-        return next(self._addresses)
-
-    def host_alloc(self, nbytes):
-        return HostMemory(next(self._addresses), nbytes, None, pinned=True)
-
-    def load(self, launch, index):
-        return Executable(launch, index)
-
-    def launch(self, exe, ptrs, scalars, stream):
-        self.queued.append(exe.launch.kernel.name)
-
-    def stream_query(self, stream):
-        return self.done
-
-    def event_query(self, event, internal=False):
-        return self.done
-
-    def event_elapsed_ns(self, start, end):
-        return 0
-
-    def _nothing(self, *args):
-        pass
-
-    device_sync = mem_free = host_free = host_touch = host_export = block_alloc = block_free = block_wait = (
-        _nothing
-    )
-    copy_in = copy_out = copy = fill = stream_destroy = stream_sync = stream_wait = _nothing
-    event_destroy = event_record = event_sync = unload = host_call = close = range_map = _nothing
 
 
 def machine(races="warn", accelerator=None):

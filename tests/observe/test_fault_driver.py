@@ -1,7 +1,8 @@
 """Faults that are put into a driver on purpose."""
 
 import pytest
-from race_kit import StillDriver, meta, run
+from fake_drivers import StillDriver
+from race_kit import meta, run
 
 from flambeau.core.errors import DriverError, OutOfMemoryError
 from flambeau.observe.faults import Fault, FaultDriver

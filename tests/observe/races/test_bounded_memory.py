@@ -6,7 +6,8 @@ import random
 import types
 
 import pytest
-from race_kit import StillDriver, kernel, machine, meta, wait
+from fake_drivers import StillDriver
+from race_kit import kernel, machine, meta, wait
 
 from flambeau.driver.protocol import Launch
 from flambeau.observe import accesses, lifetimes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from race_kit import StillDriver
+from fake_drivers import StillDriver
 
 from flambeau.core.callsite import caller
 from flambeau.observe.capture_log import Tape

@@ -7,7 +7,8 @@ import threading
 
 import numpy as np
 import pytest
-from race_kit import StillDriver, machine
+from fake_drivers import StillDriver
+from race_kit import machine
 
 import flambeau
 import flambeau as torch

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from race_kit import StillDriver, machine, meta, run, wait
+from fake_drivers import StillDriver
+from race_kit import machine, meta, run, wait
 
 from flambeau.core.errors import RaceError
 from flambeau.core.host_arrays import address_of

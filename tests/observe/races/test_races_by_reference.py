@@ -3,9 +3,10 @@
 from itertools import pairwise
 
 import numpy as np
+from fake_drivers import StillDriver
 from hypothesis import given
 from hypothesis import strategies as st
-from race_kit import StillDriver, machine, meta, run
+from race_kit import machine, meta, run
 
 STREAMS, EVENTS, CELLS = 3, 2, 8
 

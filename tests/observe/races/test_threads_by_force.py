@@ -6,9 +6,10 @@ import threading
 from concurrent.futures import Future
 
 import pytest
+from fake_drivers import StillDriver
 from hypothesis import given
 from hypothesis import strategies as st
-from race_kit import StillDriver, machine
+from race_kit import machine
 
 STREAMS, CELLS = 3, 2
 stream, cell = st.integers(0, STREAMS - 1), st.integers(0, CELLS - 1)

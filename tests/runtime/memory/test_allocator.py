@@ -10,7 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from allocator_kit import MIB, FakeDriver, context_over, stream_of
+from allocator_kit import context_over, stream_of
+from fake_drivers import MIB, FakeDriver
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from allocator_kit import MIB, FakeDriver, context_over, stream_of
+from allocator_kit import context_over, stream_of
+from fake_drivers import MIB, FakeDriver
 
 from flambeau.core.errors import OutOfMemoryError
 from flambeau.runtime.memory.allocator_config import Policy

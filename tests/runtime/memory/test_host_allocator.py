@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 
-from allocator_kit import MIB, FakeDriver, context_over, stream_of
+from allocator_kit import context_over, stream_of
+from fake_drivers import MIB, FakeDriver
 
 from flambeau.core.device import CPU
 from flambeau.driver.host.driver import HostDriver

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from allocator_kit import MIB, FakeDriver, context_over, stream_of
+from allocator_kit import context_over, stream_of
+from fake_drivers import MIB, FakeDriver
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

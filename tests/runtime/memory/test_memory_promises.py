@@ -15,7 +15,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from allocator_kit import MIB, FakeDriver, context_over, stream_of
+from allocator_kit import context_over, stream_of
+from fake_drivers import MIB, FakeDriver
 
 from flambeau.core.errors import DriverError, OutOfMemoryError
 from flambeau.runtime.memory.allocator import CachingAllocator

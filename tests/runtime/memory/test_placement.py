@@ -7,7 +7,8 @@ from bisect import insort
 from typing import Any
 
 import pytest
-from allocator_kit import MIB, FakeDriver, context_over, stream_of
+from allocator_kit import context_over, stream_of
+from fake_drivers import MIB, FakeDriver
 
 import flambeau
 import flambeau as torch
