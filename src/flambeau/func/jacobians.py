@@ -1,4 +1,4 @@
-"""`torch.func.vjp`, `jvp`, `linearize`, `jacrev`, `jacfwd` and `hessian`: products with Jacobians, and these whole.
+"""`torch.func.vjp`, `jvp`, `linearize`, `jacrev`, `jacfwd` and `hessian`: products with Jacobians, and whole Jacobians.
 
 `vjp` and `jacrev` run backward, row by row; `jvp` and `jacfwd` run in forward mode, column by column. `linearize`
 keeps the graph of one call: what it returns is linear in the rows' weights, so it is the gradient of a backward pass by

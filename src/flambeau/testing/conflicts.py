@@ -61,8 +61,8 @@ class Conflicts:
         return step.at in self._known
 
     def classes(self) -> Iterator[list[Pair]]:
-        """Yield each possible combination of directions of all pairs once, as forced orders; the recorded combination
-        first.
+        """Yield, once each, the possible choices of an order for every pair, as forced orders, beginning with the
+        recorded one.
         """
         steps = sorted({at for pair in self.pairs for at in pair})
         number = {at: i for i, at in enumerate(steps)}

@@ -27,7 +27,7 @@ def is_slot(place: int) -> bool:
 
 
 class Slots:
-    """The sender's side. `door` is the address of the memory for receivers."""
+    """The slots of a sender in memory that receivers map. `door` is the address of this memory for receivers."""
 
     def __init__(self) -> None:
         self._memory = Anonymous(anonymous(_NBYTES), _NBYTES)

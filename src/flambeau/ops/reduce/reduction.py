@@ -110,7 +110,7 @@ _no_identity = _nonempty_for(
 
 
 def _anything(name: str, x: Meta, dims: tuple[int, ...], given: bool) -> None:
-    """Accept a reduction of no elements, because it has a value."""
+    """Accept a reduction of no elements, because its result is defined."""
 
 
 # -- dtypes ---------------------------------------------------------------------------------------------

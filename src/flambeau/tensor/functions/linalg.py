@@ -91,7 +91,7 @@ def inv_ex(A: Tensor, *, check_errors: bool = False, out: Out = None) -> Any:
 
 
 def invert(A: Tensor, name: str, check_errors: bool = True, out: Out = None) -> Any:
-    """Return the inverse and its info, refused in the name of a function."""
+    """Return the inverse and its info. Errors name the public function `name`."""
     inverse, info = call(ops.inv_ex, (tensor_of(A, name.replace(".", "_")),))
     if check_errors:
         check(info, name, _singular)

@@ -80,7 +80,7 @@ def recall(key: tuple[Any, ...]) -> FusedCall | None:
 
 
 def remember(key: tuple[Any, ...], call: FusedCall) -> None:
-    """Let `recall` find a call."""
+    """Store a call, so that `recall` finds it."""
     if len(_calls) >= _LIMIT:
         _calls.clear()
     _calls[key] = call
