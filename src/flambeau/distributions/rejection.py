@@ -10,19 +10,29 @@ above it, where P nears 1.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from flambeau.autograd.function import Function, once_differentiable
+from flambeau.core.dtype import float32, float64
 from flambeau.core.typeinfo import finfo
 from flambeau.ops.random.gamma import standard_gamma
 from flambeau.runtime.generator import Generator
+from flambeau.tensor.arguments.arg_aliases import accepting
 from flambeau.tensor.arguments.public import functions
 from flambeau.tensor.arguments.torch_function import announce
 from flambeau.tensor.functions.random import draw_by_rejection, rand
 from flambeau.tensor.tensor import Tensor
 
+F = TypeVar("F", bound=Callable[..., Any])
 _STEP = 1e-4  # of the concentration, or of its root, which says how wide the numbers lie: right to its square
 _SMALL = 16  # trials that `binomial` draws one by one
+
+
+def _by_parser(define: F) -> F:
+    """Return a function that refuses arguments of other types than its annotations say, as PyTorch's parser does."""
+    checked: F = accepting(define, define.__name__)
+    return checked
 
 
 class _Drawn(Function):
@@ -58,50 +68,58 @@ def _standard_gamma_grad(self: Any, output: Any) -> Tensor:
     return (-change * (-log_density).exp()).to(output.dtype)  # type: ignore[no-any-return]
 
 
+@_by_parser
 def _standard_gamma(input: Tensor, generator: Generator | None = None) -> Tensor:
     """Return numbers of Gamma distributions of rate 1, differentiable by their concentrations.
 
     Raises:
-        NotImplementedError: If the concentrations are not floating-point numbers.
+        NotImplementedError: If the concentrations are not floating-point numbers, or of 16 bits on the CPU.
     """
     _require_floats(input, "gamma_cpu")
     return _Drawn.apply(input, generator)  # type: ignore[no-any-return]
 
 
+@_by_parser
 def _sample_dirichlet(input: Tensor, generator: Generator | None = None) -> Tensor:
     """Return points of Dirichlet distributions along the last dimension, differentiable by their concentrations.
 
     Raises:
-        NotImplementedError: If the concentrations are not floating-point numbers.
+        NotImplementedError: If the concentrations are not floating-point numbers, or of 16 bits on the CPU.
     """
     _require_floats(input, "dirichlet")
     drawn: Any = _Drawn.apply(input, generator)
     return (drawn / drawn.sum(-1, True)).clamp(min=finfo(drawn.dtype).tiny)  # type: ignore[no-any-return]
 
 
-def _require_floats(concentration: Tensor, kernel: str) -> None:
-    if not concentration.dtype.is_floating_point:
-        raise NotImplementedError(f"\"{kernel}\" not implemented for '{concentration.dtype.torch_name}'")
+def _require_floats(x: Tensor, kernel: str) -> None:
+    """Refuse dtypes without a kernel: on the CPU, as in PyTorch, those of 16 bits, too."""
+    narrow = x.device.type == "cpu" and x.dtype not in (float32, float64)
+    if not x.dtype.is_floating_point or narrow:
+        raise NotImplementedError(f"\"{kernel}\" not implemented for '{x.dtype.torch_name}'")
 
 
+@_by_parser
 def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) -> Tensor:
     """Return numbers of successes in `count` trials of probability `prob`, in the dtype of `count`.
 
     The distribution is PyTorch's, the numbers are not.
 
     Raises:
-        ValueError: If `count` is not of a floating-point dtype.
+        ValueError: If an argument is not of a floating-point dtype.
+        NotImplementedError: If they are of 16 bits on the CPU.
         RuntimeError: If the dtypes differ.
     """
-    if not count.dtype.is_floating_point:
-        raise ValueError(
-            f"binomial only supports floating-point dtypes for count, got: {count.dtype.torch_name}"
-        )
+    for name, x in (("count", count), ("prob", prob)):
+        if not x.dtype.is_floating_point:
+            raise ValueError(
+                f"binomial only supports floating-point dtypes for {name}, got: {x.dtype.torch_name}"
+            )
     if count.dtype is not prob.dtype:
         raise RuntimeError(
             f"Found dtype {prob.dtype.torch_name} but expected {count.dtype.torch_name}: `prob` must have the dtype of "
             "`count`"
         )
+    _require_floats(count, "binomial_cpu")
     where = functions["where"]
     trials, chance = functions["broadcast_tensors"](count.detach(), prob.detach())
     inside = (trials > 0) & (chance > 0) & (chance < 1)

@@ -235,3 +235,22 @@ def test_native_dropout_divides_what_it_keeps() -> None:
     assert (
         out.unique().tolist() == pytest.approx([0, 4 / 3]) and abs(mask.float().mean().item() - 0.75) < 0.07
     )
+
+
+@pytest.mark.parametrize("name", ["binomial", "_standard_gamma", "_sample_dirichlet"])
+def test_draws_by_rejection_refuse_arguments_as_pytorch(name: str) -> None:
+    draw = random.Random(5)
+
+    def values(lib: Any) -> list[Any]:
+        odd = [1, [1.0], (0, 1), "", None, slice(1), True]
+        return [*odd, *[lib.ones(2, dtype=getattr(lib, kind)) for kind in ("float32", "float16", "bool")]]
+
+    for _ in range(150):
+        places = [draw.randrange(10) for _ in range(draw.randint(1, 3))]
+        seen = []
+        for lib in (oracle, torch):
+            try:
+                seen.append(repr(getattr(lib, name)(*[values(lib)[place] for place in places]).dtype))
+            except Exception as error:
+                seen.append(type(error).__name__)
+        assert seen[0] == seen[1], (name, places)
