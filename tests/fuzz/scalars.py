@@ -311,7 +311,7 @@ def take(call: Call) -> None:
 
 def _run(define: Callable[..., Any], call: Call, args: Any, given: Any) -> None:
     made = define(*args, **given)
-    if call.room == "nn":
+    if isinstance(made, torch.nn.Module):  # options of modules are in the same namespace
         made.to(call.then[0].device)(*_build(call.then))
     elif call.room == "optim":
         for parameter in args[0]:

@@ -33,6 +33,8 @@ class LinearCrossEntropyOptions:
     def __post_init__(self) -> None:
         if self.acc_policy not in _POLICIES:
             raise ValueError(f"invalid acc_policy: {self.acc_policy!r}")
+        if not isinstance(self.chunking_method, str | None):
+            raise TypeError(f"chunking_method must be a str or None, got {self.chunking_method!r}")
         if self.chunking_method not in (None, "auto"):
             name, separator, factor = self.chunking_method.partition(":")
             if name != "aspect_ratio" or (separator and not (factor.isdigit() and int(factor) > 0)):
