@@ -4,6 +4,7 @@ import ast
 import os
 import random
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -439,3 +440,34 @@ def test_a_report_runs_nothing_of_the_program(tmp_path):
     """
     (race,) = certificate_of(write(tmp_path, text)).races
     assert race.fix.code == "s.wait_stream(torch.cuda.default_stream())"
+
+
+@pytest.mark.parametrize("name", ["test_use.py", "use_test.py", "conftest.py", "use.py"])
+def test_a_fix_repairs_the_tested_code_not_its_test(tmp_path, monkeypatch, name):
+    library = tmp_path / "library.py"
+    library.write_text(
+        "import flambeau as torch\n"
+        "class Filler:\n"
+        "    def __init__(self):\n"
+        "        self.side = torch.cuda.Stream()\n"
+        "    def fill(self, x):\n"
+        "        with torch.cuda.stream(self.side):\n"
+        "            x.fill_(1)\n"
+    )
+    use = tmp_path / name
+    use.write_text(
+        "import flambeau as torch\n"
+        "from library import Filler\n"
+        "x, filler = torch.zeros(64, device='cuda'), Filler()\n"
+        "torch.cuda.synchronize()\n"
+        "filler.fill(x)\n"
+        "y = x + 1\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "library", raising=False)
+    (race,) = certificate_of(use).races
+    (edit,) = race.fix.edits
+    assert edit.path == str(use if name == "use.py" else library), race.fix.text
+    apply([race], Path(edit.path))
+    monkeypatch.delitem(sys.modules, "library")
+    assert certificate_of(use).race_free

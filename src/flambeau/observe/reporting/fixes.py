@@ -7,7 +7,8 @@ the stream's name. 3. Else the block of the first access stores its stream in a 
 4. Else `torch.cuda.synchronize()` before the second access, which orders everything and costs more.
 
 A fix is certain if its lines run after each first access and before each second one, as far as the
-program's text and stack show. The first certain one is used; if none is certain, the first.
+program's text and stack show. The first certain one is used; if none is certain, the first. If the first
+access is not in a test, a certain fix in a test is the last choice: it would repair that test and no other caller.
 """
 
 from __future__ import annotations
@@ -116,7 +117,10 @@ class Proposer:
         if produces and (code := _before_issue(first, earlier, later, seconds)) is not None:
             return code
         found = list(self._waits(first, earlier, later))
-        return next((code for code in found if code.certain), found[0] if found else None)
+        certain = [code for code in found if code.certain]
+        if not _is_test(first[0].co_filename):
+            certain.sort(key=_edits_a_test)
+        return next(iter(certain or found), None)
 
     def _waits(self, first: Site, earlier: LogicalThread, later: LogicalThread) -> Iterator[Code]:
         """Yield fixes in the order of Note [Where a fix goes]."""
@@ -285,6 +289,16 @@ class _FrameSpot(NamedTuple):
                 function for source in sources for name in names for function in source.functions(name)
             ]
         return first[0].co_name in seen
+
+
+def _edits_a_test(code: Code) -> bool:
+    return any(_is_test(edit.path) for edit in code.edits)
+
+
+def _is_test(path: str) -> bool:
+    """Return True for the names of files that pytest collects tests from, and of its fixtures."""
+    name = os.path.basename(path)
+    return name.startswith("test_") or name.endswith("_test.py") or name == "conftest.py"
 
 
 def record_stream(first: Site, user: LogicalThread, operand: int, allocated: Site | None) -> Code | None:
