@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -406,3 +407,31 @@ def test_what_is_left_out_of_a_page_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(trace_page, "_MOST_POINTS", 10)
     curve = trace_page.picture(long_trace(4000, 2), "p.py")["memory"][0]
     assert len(curve["at"]) == 10 and max(curve["used"]) == max(n % 4096 for n in range(0, 40_000, 10))
+
+
+def test_the_timeline_names_steps_as_reports_do(tmp_path):
+    text = """
+    import torch
+    w = torch.nn.Parameter(torch.ones(8, device="cuda"))
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    w.grad = torch.ones_like(w)
+    optimizer.step()
+    """
+    script = tmp_path / "p.py"
+    script.write_text(textwrap.dedent(text))
+    line = [
+        sys.executable,
+        "-m",
+        "flambeau",
+        "run",
+        "--quiet",
+        "--trace",
+        "t.json",
+        "--picture",
+        "t.svg",
+        "p.py",
+    ]
+    subprocess.run(line, cwd=tmp_path, check=True, timeout=120, env=environment())
+    for name in ("t.json", "t.svg"):
+        written = (tmp_path / name).read_text()
+        assert "SGD.step" in written and "_sgd" not in written, name

@@ -51,6 +51,11 @@ def kernel_name(kernel: str) -> str:
     return name
 
 
+def noted_name(kernel: str) -> str:
+    """Return the name that a kernel is shown by: its operator's, such as "SGD.step", or its own."""
+    return _noted_name(kernel) or kernel
+
+
 def _noted_name(kernel: str) -> str:
     return kernel_notes[kernel].public if kernel in kernel_notes else ""
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from flambeau.core.callsite import Site
 from flambeau.core.meta import Meta
 from flambeau.driver.protocol import Launch
+from flambeau.observe.reporting.operator_names import noted_name
 from flambeau.observe.reports import Race, RaceAccess
 from flambeau.observe.tracing.driver_calls import ASK, GIVE, MEMORY, NOWHERE, RECORD, SYNC, Request
 from flambeau.observe.tracing.range_recorder import AnnotatedRange, RangeRecorder
@@ -131,7 +133,8 @@ class _Maker:
     def __init__(self, tracer: DriverTracer, ranges: RangeRecorder | None) -> None:
         self.tracer, self.ranges = tracer, ranges
         self.requests = sorted(tracer.requests, key=lambda request: request.begin_ns)
-        self.records = sorted(tracer.source.records(), key=lambda r: (r.index, r.stream, r.seq))
+        found = sorted(tracer.source.records(), key=lambda r: (r.index, r.stream, r.seq))
+        self.records = [_with_noted_name(record) for record in found]
         simulated = tracer.name == "virtual"
         self.zero = 0 if simulated else min((r.begin_ns for r in self.requests), default=0)
         names = {tracer.visible_index(d): tracer.device_properties(d).name for d in tracer.visible}
@@ -359,3 +362,9 @@ def _operands(launch: Launch) -> str:
 
 def _meta(meta: Meta) -> str:
     return f"{meta.dtype.name}{list(meta.shape)}"
+
+
+def _with_noted_name(record: Any) -> Any:
+    """Return a command named as race reports name it: "SGD.step" for the kernel "_sgd"."""
+    name = noted_name(record.name) if record.kind == "kernel" else record.name
+    return record if name == record.name else replace(record, name=name)

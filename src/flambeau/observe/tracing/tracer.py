@@ -17,6 +17,7 @@ from flambeau.core.callsite import Site, caller, is_within
 from flambeau.driver.protocol import Collective, Driver, Executable, HostMemory
 from flambeau.observe.clocks import side_stream
 from flambeau.observe.driver_proxy import Forward
+from flambeau.observe.reporting.operator_names import noted_name
 from flambeau.observe.tracing.driver_calls import (
     ASK,
     GIVE,
@@ -254,7 +255,7 @@ class DriverTracer(Forward):
 
     # -- kernels and graphs -----------------------------------------------------------------------------
     def launch(self, exe: Executable, ptrs: Sequence[int], scalars: Sequence[Any], stream: int) -> None:
-        with self._note(GIVE, exe.launch.kernel.name, stream) as request:
+        with self._note(GIVE, noted_name(exe.launch.kernel.name), stream) as request:
             request.launch = exe.launch
             self.inner.launch(exe, ptrs, scalars, stream)
 
