@@ -172,3 +172,25 @@ def test_bad_lists_raise_and_change_nothing():
         call(*twice.values(), **options)
     after = [t for tensors in ours.values() for t in tensors]
     assert all(flambeau.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_foreach_refuses_a_tensor_as_the_rate(name):
+    for package in ("torch", "flambeau"):
+        step, module = function(package, name), importlib.import_module(package)
+        tensors = [[module.ones(2)] for _ in range(4)]
+        given = {
+            "amsgrad": False,
+            "beta1": 0.9,
+            "beta2": 0.99,
+            "weight_decay": 0.0,
+            "eps": 1e-8,
+            "maximize": False,
+        }
+        with pytest.raises(
+            RuntimeError, match="lr as a Tensor is not supported for capturable=False and foreach=True"
+        ):
+            step(*tensors, [], [module.tensor(1.0)], foreach=True, lr=module.tensor(0.1), **given)
+        assert tensors[0][0].tolist() == [1, 1]
+        step(*tensors, [], [module.tensor(1.0)], foreach=None, lr=module.tensor(0.1), **given)
+        assert tensors[0][0].tolist() != [1, 1]

@@ -135,8 +135,13 @@ def adam(
 ) -> None:  # fmt: skip
     """Step Adam on lists of parameters, gradients and states, which change in place. See `Adam`.
 
-    `foreach` and `has_complex` have no effect: every step is one launch.
+    `foreach` and `has_complex` have no effect on the step: it is one launch.
+
+    Raises:
+        RuntimeError: If `foreach` is True and `lr` a tensor, without `capturable` or `fused`, as in PyTorch.
     """
+    if foreach and not fused and not capturable and isinstance(lr, Tensor):
+        raise RuntimeError("lr as a Tensor is not supported for capturable=False and foreach=True")
     group = {
         "capturable": capturable, "differentiable": differentiable,
         "decoupled_weight_decay": decoupled_weight_decay, "amsgrad": amsgrad, "betas": (beta1, beta2),

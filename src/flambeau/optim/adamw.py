@@ -19,7 +19,7 @@ def adamw(
 ) -> None:  # fmt: skip
     """Step AdamW on lists of parameters, gradients and states, which change in place. See `AdamW`.
 
-    `foreach` and `has_complex` have no effect: every step is one launch.
+    `foreach` and `has_complex` have no effect on the step: it is one launch. RuntimeError: see `adam`.
     """
     adam(
         params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, foreach, capturable, differentiable, fused,
