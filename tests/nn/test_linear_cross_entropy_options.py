@@ -117,6 +117,12 @@ def test_wrong_options_raise_pytorchs_errors(wrong):
     assert texts[0] == texts[1]
 
 
+@pytest.mark.parametrize("method", [0, 1.5, [], b"auto", True])
+def test_a_chunking_method_of_another_type_is_refused(method):
+    with pytest.raises(TypeError, match="chunking_method must be a str or None"):
+        torch.nn.LinearCrossEntropyOptions(chunking_method=method)
+
+
 def test_two_sizes_that_differ_raise():
     for t in (oracle, torch):
         options = t.nn.LinearCrossEntropyOptions(batch_chunk_size=3, chunking_method="aspect_ratio")
