@@ -1,5 +1,6 @@
 """Commands in the pages exist: their options, files, modules, make targets and extras. The guides' own test runs
-theirs."""
+theirs.
+"""
 
 from __future__ import annotations
 

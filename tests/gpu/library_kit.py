@@ -1,5 +1,6 @@
 """NVIDIA's linear algebra by LAPACK, and our kernels by the emulator: CUDA routines run on the CPU, to the letter of
-the libraries' documented C interfaces. For tests without a GPU."""
+the libraries' documented C interfaces. For tests without a GPU.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """`Addresses`: a virtual GPU's driver that keeps no host memory alive for its queue, as a real GPU's, which is given
-addresses."""
+addresses.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ def streams(count=2, device=0):
 
 def adopting(use, make=full):
     """A tensor of the first stream is used on the second and freed; the third, which waits for the first alone, asks
-    for memory: it must not be given what the second may still use."""
+    for memory: it must not be given what the second may still use.
+    """
 
     def run():
         a, b, c = streams(3)

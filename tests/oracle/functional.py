@@ -27,7 +27,8 @@ def classes(*shape: int, count: int, seed: int = 0) -> Any:
 
 def both(run: Callable[..., Any], *args: Any, ulps: float = 4, atol: float = 0, **named: Any) -> None:
     """`run(functional, *args)` with both: the same values to ulps (or an absolute difference), dtype and shape,
-    or an error of the same type."""
+    or an error of the same type.
+    """
     theirs, ours = outcome(torch, run, args, named), outcome(flambeau, run, args, named)
     if isinstance(theirs, Exception):
         assert type(ours) is type(theirs), f"{ours!r} where PyTorch raises {theirs!r}"

@@ -75,7 +75,7 @@ def test_the_error_can_be_pickled() -> None:
 
 
 def test_each_absent_name_of_the_coverage_page_has_advice() -> None:
-    """Names of modules that Flambeau has: `- \\`module\\`: names` and rows of the table of modules."""
+    """Check the lines of modules that Flambeau has, and the rows of the table of modules."""
     page = (Path(__file__).parents[2] / "docs" / "contents.md").read_text("utf-8")
     rows = re.findall(
         r"^\| `(torch[\w.]*)` \| yes \| (.*?) \|$|^- `(torch[\w.]*)`: (.*)$", page, re.MULTILINE

@@ -1,7 +1,7 @@
 """The generator of docs/contents.md, which lists PyTorch's documented names and whether each exists.
 
-    python -m tools.pages.contents_page tests/goldens/torch_modules.txt tests/goldens/torch_module_paths.txt \\
-        > docs/contents.md
+    cd tests/goldens
+    python -m tools.pages.contents_page torch_modules.txt torch_module_paths.txt > ../../docs/contents.md
 
 The first file lists the public names of PyTorch's modules, one a line: `nn.Linear`. Each section is a function of that
 list; `SECTIONS` has them in order. The second file lists the paths of all public modules, of which the last section

@@ -16,7 +16,7 @@ explain_absent_names(globals(), "torch.cuda.profiler")
 
 
 def start() -> None:
-    """Let a tool record from now on (cudaProfilerStart). On virtual GPUs: a mark in the trace"""
+    """Let a tool record from now on (cudaProfilerStart). On virtual GPUs the trace gets a mark."""
     _switch(True)
 
 

@@ -1,5 +1,6 @@
 """torch.linalg: linear algebra. See `tensor/functions/linalg.py`, `tensor/functions/norms.py`,
-`tensor/functions/linalg_products.py`."""
+`tensor/functions/linalg_products.py`.
+"""
 
 from __future__ import annotations
 

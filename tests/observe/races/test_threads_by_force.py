@@ -49,7 +49,7 @@ class Objects:
         return bool(waits.get(what, True))
 
     def after(self, what):
-        """(the state after a call, what the call answers)"""
+        """Return the state after a call, and what the call returns."""
         new = Objects(self)
         if what in ("put", "get"):
             new.queue += 1 if what == "put" else -1

@@ -1,5 +1,6 @@
 """What is promised of numbers: halves are rounded once, TF32 where it is named and nowhere else, integers wrap,
-NaN and infinity go where PyTorch's go, long sums lose nothing, and virtual GPUs repeat themselves."""
+NaN and infinity go where PyTorch's go, long sums lose nothing, and virtual GPUs repeat themselves.
+"""
 
 from __future__ import annotations
 

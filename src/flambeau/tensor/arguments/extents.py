@@ -71,7 +71,8 @@ def require_layout(shape: Sequence[int], strides: Sequence[int]) -> None:
 
 def require_backed(t: Any) -> None:
     """Raise RuntimeError if a tensor reaches beyond its storage. See Note [Storages made smaller] in
-    storage_resize.py."""
+    storage_resize.py.
+    """
     meta = t.meta
     if meta.short:
         if isinstance(t.memory, WrapperStorage):

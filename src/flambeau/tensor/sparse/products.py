@@ -101,7 +101,6 @@ def _multiply_sparse(a: Tensor, b: Tensor) -> Tensor:
 
 def _sample(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
     """Return the elements of a @ b at the indices of `mask`, in its layout, recorded. No other element is computed."""
-
     if is_coo(mask):
         mask = coalesce(mask)
     if a.meta.sparse or b.meta.sparse:
@@ -236,7 +235,6 @@ def add_product(added: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any, prod
 
 def sampled_addmm(added: Tensor, a: Tensor, b: Tensor, beta: Any = 1.0, alpha: Any = 1.0) -> Tensor:
     """Return alpha * (a @ b) at the places of a CSR tensor, plus beta times that, recorded."""
-
     rows, columns = indices_of(added)
     products_there = (a.index_select(-2, rows) * b.transpose(-1, -2).index_select(-2, columns)).sum(-1)
     return with_values(added, alpha * products_there + beta * values_of(added))
