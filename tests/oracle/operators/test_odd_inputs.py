@@ -424,3 +424,12 @@ def test_a_real_tensor_is_its_own_conjugate() -> None:
     for room in (torch, flambeau):
         x = room.ones(2)
         assert room.conj_physical(x).data_ptr() == x.data_ptr() == x.conj().data_ptr()
+
+
+@pytest.mark.parametrize("exponent", [-(1 << 63), 1 - (1 << 63), (1 << 63) - 1])
+def test_gradients_of_powers_with_exponents_of_63_bits(exponent):
+    found = []
+    for lib in (torch, flambeau):
+        x = lib.tensor([1.0, 2.0, -1.0], requires_grad=True)
+        found.append(lib.autograd.grad((x**exponent).sum(), x)[0].tolist())
+    assert found[0] == found[1]

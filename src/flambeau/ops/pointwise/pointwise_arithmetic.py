@@ -387,7 +387,8 @@ def _base_back(grad: Any, a: Any, b: Any) -> Any:
     if isinstance(b, bool | int | float | complex):
         if b == 0:
             return zeros(grad)
-        return grad * conj(2 * a if b == 2 else b * a ** (b - 1))
+        lower = -(2.0**63) if b == -(1 << 63) else b - 1  # b - 1 has more than 63 bits
+        return grad * conj(2 * a if b == 2 else b * a**lower)
     if b.dtype is bool_:
         b = b + 0
     slope = grad * conj(b * a ** (b - 1))
