@@ -215,3 +215,33 @@ def test_linspace_has_the_bits_of_pytorch(start: float, end: float, steps: int) 
     if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
         pytest.skip("PyTorch rounds products on processors without fused multiplication and addition")
     assert flambeau.linspace(start, end, steps).tolist() == torch.linspace(start, end, steps).tolist()
+
+
+NUMBERED = ["int8", "int16", "int32", "int64", "uint8", "float16", "bfloat16", "float32", "float64"]
+
+
+@pytest.mark.parametrize("function", ["linspace", "logspace"])
+@pytest.mark.parametrize("kind", [*NUMBERED, "complex64", "complex128"])
+def test_spaced_numbers_of_all_dtypes_have_the_bits_of_pytorch(function: str, kind: str) -> None:
+    """Powers of complex numbers have other last bits, and powers of doubles rarely."""
+    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        pytest.skip("PyTorch rounds products on processors without fused multiplication and addition")
+    draw = np.random.default_rng([*function.encode(), *kind.encode()])
+    limit = (2 if kind == "int8" else 3) if function == "logspace" else 50
+    for _ in range(60):
+        ends = [float(draw.uniform(-limit, limit)) for _ in range(2)]
+        if kind[0] == "u" or (function, "int" in kind) == ("logspace", True):
+            ends = [abs(end) for end in ends]
+        if kind[0] == "c":
+            ends = [complex(end, draw.uniform(-limit, limit)) for end in ends]
+        steps = int(draw.choice([1, 2, 3, 7, 16, 33, 129, 1001, 5000]))
+        base = {} if function == "linspace" else {"base": 2.0}
+        ours, theirs = (
+            getattr(lib, function)(*ends, steps, dtype=getattr(lib, kind), **base)
+            for lib in (flambeau, torch)
+        )
+        if function == "linspace" or kind not in ("float64", "complex64", "complex128"):
+            assert ours.tolist() == theirs.tolist(), (ends, steps)
+        else:
+            bound = 4e-4 if kind == "complex64" else 1e-13
+            assert np.allclose(ours.numpy(), theirs.numpy(), rtol=bound, atol=bound), (ends, steps)

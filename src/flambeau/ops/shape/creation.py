@@ -11,7 +11,20 @@ from typing import Any
 import numpy as np
 
 from flambeau.core.device import CPU
-from flambeau.core.dtype import BOOL, DTYPES, complex64, complex128, dtype, float32, float64, int64
+from flambeau.core.dtype import (
+    BOOL,
+    DTYPES,
+    INTEGRAL,
+    bfloat16,
+    complex32,
+    complex64,
+    complex128,
+    dtype,
+    float16,
+    float32,
+    float64,
+    int64,
+)
 from flambeau.core.meta import Meta
 from flambeau.driver.protocol import Body, Expression, Kernel, Launch
 from flambeau.ops.copy import caster
@@ -60,28 +73,107 @@ def spaced_operands(start: Any, end: Any, count: int, kind: dtype) -> tuple[Any,
     number: Any = kind.numpy.type if rounded else np.complex128 if kind.is_complex else np.float64
     with np.errstate(all="ignore"):
         first, last = number(start), number(end)
-        step = (last - first) / number(count - 1) if count > 1 else number(0)
+        step = _divide(last - first, count - 1) if count > 1 else number(0)
     return first.item(), last.item(), step.item()
 
 
+def _divide(x: Any, count: int) -> Any:
+    """Return a NumPy number divided by a count; a complex number by its parts."""
+    divisor = x.real.dtype.type(count)
+    return x.dtype.type(complex(x.real / divisor, x.imag / divisor)) if np.iscomplexobj(x) else x / divisor
+
+
 def _linspace_host(launch: Launch) -> Body:
-    """Return linspace computed from both ends towards the middle, so that the last number is exactly `end`."""
+    """Return linspace computed from both ends towards the middle, so that the last number is exactly `end`.
+
+    As in PyTorch's CPU build, half dtypes round the step, the product and the sum. Other dtypes round the sum alone.
+    """
     (target,) = launch.outputs
-    wide = complex128 if target.dtype.is_complex else float64
-    store = caster(wide, target.dtype)
-    n = target.numel
-    half = n // 2
-    base = launch.params[3] if len(launch.params) > 3 else None
+    kind, n = target.dtype, target.numel
+    number = _spacing_dtype(kind)
+    store = caster(number, kind)
 
     def body(outputs: list[Array], inputs: list[Any]) -> None:
-        start, end, step = inputs
-        up = np.arange(n, dtype=wide.numpy)
-        numbers = np.where(np.arange(n) < half, start + step * up, end - step * (n - 1 - up))
+        start, end, step = (number.numpy.type(each) for each in inputs)
+        lower, count = _count_steps(n)
+        with np.errstate(all="ignore"):
+            if _is_half(kind):
+                step = (end - start) / number.numpy.type(max(n - 1, 1))
+                product = np.where(lower, step, -step) * count.astype(number.numpy)
+                numbers = np.where(lower, start, end) + product
+            else:
+                numbers = _add_product(np.where(lower, start, end), np.where(lower, step, -step), count)
         if n == 1:
             numbers[...] = start
-        store(outputs[0], numbers if base is None else np.power(wide.numpy.type(base), numbers))
+        store(outputs[0], numbers)
 
     return body
+
+
+def _logspace_host(launch: Launch) -> Body:
+    """Return powers of a base with the exponents of linspace.
+
+    As in PyTorch's CPU build, the ends are rounded to the result's dtype, and the step is a double.
+    """
+    (target,) = launch.outputs
+    kind, n, base = target.dtype, target.numel, launch.params[3]
+    number = complex128 if kind.is_complex else float64
+    own: Any = None if kind.category == INTEGRAL or kind.itemsize == 1 else _spacing_dtype(kind).numpy.type
+    store = caster(number, kind)
+
+    def body(outputs: list[Array], inputs: list[Any]) -> None:
+        start, end, _step = inputs
+        with np.errstate(all="ignore"):
+            if n > 1 and own:
+                start, end = own(start), own(end)
+            step = number.numpy.type(end - start) / max(n - 1, 1)
+            start, end = number.numpy.type(start), number.numpy.type(end)
+            lower, count = _count_steps(n)
+            exponents = np.where(lower, start, end) + np.where(lower, step, -step) * count
+            if not kind.is_complex:  # NumPy's own powers of doubles are less exact than the C library's
+                exponents = exponents.astype(np.longdouble)
+            powers = np.power(exponents.dtype.type(base), exponents)
+            store(outputs[0], powers.astype(number.numpy, copy=False))
+
+    return body
+
+
+def _count_steps(n: int) -> tuple[Array, Array]:
+    """Return which of `n` numbers are counted from the start, and how many steps each is away from its end."""
+    index = np.arange(n)
+    lower = (index < n // 2) | (n == 1)
+    return lower, np.where(lower, index, n - 1 - index)
+
+
+def _add_product(a: Array, b: Array, count: Array) -> Array:
+    """Return `a + b * count`, rounded once; a complex number is rounded by its parts."""
+    if a.dtype.kind == "c":
+        sums = np.empty_like(a)
+        sums.real = _add_product(a.real, b.real, count)
+        sums.imag = _add_product(a.imag, b.imag, count)
+        return sums
+    if a.dtype != np.float64:
+        return (a + b.astype(np.float64) * count).astype(a.dtype)  # the product is exact
+    product = b * count
+    high = b * 134217729.0  # Dekker's product: `product + low` is exact for counts of up to 26 bits
+    high = high - (high - b)
+    low = (high * count - product) + (b - high) * count
+    total = a + product
+    rest = total - a
+    error = (a - (total - rest)) + (product - rest)
+    correction = error + low
+    return np.where(np.isfinite(low) & (correction != 0), total + correction, total)
+
+
+def _is_half(kind: dtype) -> bool:
+    return kind in (float16, bfloat16)
+
+
+def _spacing_dtype(kind: dtype) -> dtype:
+    """Return the dtype in which linspace computes: float64 for integers, otherwise the result's."""
+    if kind is complex32:
+        return complex64
+    return float64 if kind.category == INTEGRAL or kind.itemsize == 1 else kind
 
 
 def _linspace_rule(operands: Sequence[Operand], params: tuple[Any, ...]) -> Signature:
@@ -161,7 +253,7 @@ logspace = define(
     Op(
         "logspace",
         _linspace_rule,
-        Kernel("logspace", _linspace_host, cuda=_linspace_form("power_(to<T>(k1), {})")),
+        Kernel("logspace", _logspace_host, cuda=_linspace_form("power_(to<T>(k1), {})")),
         _NUMBERS,
         _logspace_samples,
         derivative=NOT_DIFFERENTIABLE,

@@ -11,6 +11,8 @@ import builtins
 import math
 from typing import Any, Unpack, cast
 
+import numpy as np
+
 from flambeau.core import dtype as dtypes
 from flambeau.core.callsite import warn_program
 from flambeau.core.device import CPU
@@ -526,6 +528,13 @@ def logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **given: Unpa
     return _create_spaced("logspace", ops.logspace, start, end, steps, (float(base),), given)
 
 
+def _power(base: float, exponent: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return np.power(
+            base, np.complex128(exponent) if isinstance(exponent, complex) else np.float64(exponent)
+        ).item()
+
+
 def _create_spaced(
     name: str, op: Any, start: Any, end: Any, steps: Any, own: tuple[Any, ...], given: Given
 ) -> Tensor:
@@ -547,6 +556,9 @@ def _create_spaced(
     kind = _kind(options, default_complex() if complexes else flags.default_dtype)
     if kind.category == BOOL:
         raise NotImplementedError(f"\"{name}\" not implemented for 'Bool'")
+    if count == 1 and op is ops.logspace:  # PyTorch truncates the power, not the exponent
+        given["dtype"] = kind
+        return full((1,), _power(own[0], start), **given)
     # for integer dtypes, between whole numbers
     start, end = checked_scalar(start, kind), checked_scalar(end, kind)
     # PyTorch rounds the step of linspace; exponents of logspace stay exact
