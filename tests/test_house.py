@@ -58,13 +58,13 @@ ROOMS = [
     {"_functorch"},
     {"report"},
     {"top"},
-    {"_C"},
+    {"_C", "_prims_common"},
     {"fx"},
     {"testing"},
     {"cli"},
     {"shim"},
 ]
-SHARDING = ("_checkpoint", "_composable", "checkpoint", "fsdp")
+SHARDING = ("_checkpoint", "_composable", "_composable_state", "checkpoint", "fsdp")
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 # ops and tape never import each other; ops sees neither runtime nor observe: records name tensors' metas only.
 OPS_MAY = {"core", "driver.protocol", "ops"}
@@ -101,7 +101,9 @@ def room_of(name: str) -> str:
         return "top"
     if parts[:2] == ["distributed", "optim"]:
         return "distributed.optim"  # PyTorch's place of what lies in optim
-    if parts[0] == "distributed" and any(part in SHARDING for part in parts):
+    if parts[:2] == ["distributed", "utils"] or (
+        parts[0] == "distributed" and any(part in SHARDING for part in parts)
+    ):
         return "distributed.sharding"  # wraps modules, so it lies above nn
     if parts[:3] == ["driver", "host", "kernels"]:
         return "driver.host.kernels"  # computes with what records define
@@ -377,6 +379,7 @@ MIRRORS = {  # module names that several folders have, each for its layer of one
     "sparse": "embeddings, as functions and modules, and PyTorch's module of the name",
     "storage": "as defined, and PyTorch's modules of the name",
     "streams": "of each driver, and PyTorch's functions on them",
+    "summary": "of memory, and PyTorch's module of TensorBoard's records",
     "trace": "a command, and the trace that it writes",
     "worker": "the process, and PyTorch's module of what it knows",
     "workspaces": "their sizes for operators, and their memory on GPUs",

@@ -27,3 +27,8 @@ def parallel_info() -> str:
         f"std::thread::hardware_concurrency() : {os.cpu_count()}\n"
         "ATen parallel backend: NumPy's BLAS\n"
     )
+
+
+def _cxx_flags() -> str:
+    """Return the options of a C++ compiler: none, because Flambeau is written in Python."""
+    return ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Dict, Final, List, Optional, Tuple, Union  # noqa: UP035  # libraries import them from here
 
 from flambeau.core.public_names import explain_absent_names
+from flambeau.futures import Future
 from flambeau.jit._internal import (
     BroadcastingList1,
     BroadcastingList2,

@@ -19,11 +19,20 @@ from flambeau.tensor.subclasses import kept_plain
 from flambeau.tensor.tensor import Tensor
 
 __all__ = [
-    "TorchFunctionMode", "get_default_nowrap_functions", "get_ignored_functions", "get_overridable_functions",
+    "BaseTorchFunctionMode", "TorchFunctionMode", "get_default_nowrap_functions", "get_ignored_functions",
+    "get_overridable_functions",
     "get_testing_overrides", "handle_torch_function", "has_torch_function", "has_torch_function_unary",
     "has_torch_function_variadic", "is_tensor_like", "is_tensor_method_or_property", "resolve_name",
     "wrap_torch_function",
 ]  # fmt: skip
+
+
+class BaseTorchFunctionMode(TorchFunctionMode):
+    """A mode that calls each function unchanged; other modes inherit from it."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
 
 _IMPORTED_ON_USE = tuple([
     f"flambeau.{name}" for name in (

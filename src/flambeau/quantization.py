@@ -5,6 +5,7 @@ from __future__ import annotations
 from flambeau.ao import quantization as _quantization
 from flambeau.core.public_names import explain_absent_names
 
+__path__ = ()  # its submodules are in core/absent_modules/names.txt
 __all__ = list(_quantization.__all__)
 globals().update({name: getattr(_quantization, name) for name in __all__})
 

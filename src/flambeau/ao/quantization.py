@@ -103,5 +103,6 @@ _values: dict[str, Any] = {
 }
 _values |= {name: absent_function("torch.ao.quantization", name, _ADVICE) for name in _FUNCTIONS}
 globals().update(_values)
+__path__ = ()  # its submodules are in core/absent_modules/names.txt
 __all__ = sorted(["DeQuantStub", "QuantStub", "QuantWrapper", *_values])
 explain_absent_names(globals(), "torch.ao.quantization")

@@ -22,9 +22,22 @@ from flambeau.core.public_names import explain_absent_names
 from flambeau.driver.protocol import Executable
 from flambeau.runtime.hooks import annotations, launch_hooks
 
-__all__ = ["EventList", "FunctionEvent", "FunctionEventAvg", "emit_nvtx", "profile", "record_function"]
+__all__ = [
+    "EventList",
+    "FunctionEvent",
+    "FunctionEventAvg",
+    "emit_nvtx",
+    "kineto_available",
+    "profile",
+    "record_function",
+]
 
 explain_absent_names(globals(), "torch.autograd.profiler")
+
+
+def kineto_available() -> bool:
+    """Return False: PyTorch's tracing library is not used; `profile` records by itself."""
+    return False
 
 
 class record_function(ContextDecorator):

@@ -6,6 +6,7 @@ that never are one. Such names exist here, so that the import and the check work
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -13,10 +14,17 @@ from flambeau.core.errors import NotSupportedError
 from flambeau.core.public_names import raising_function
 
 
-class _AbsentType(type):
-    """The metaclass of absent classes, which have no instances."""
+class _AbsentType(ABCMeta):
+    """The metaclass of absent classes, which have no instances.
+
+    It is an ABCMeta so that a class may inherit from an absent and from an abstract one.
+    """
 
     _reason: str
+
+    def __getitem__(cls, item: Any) -> Any:
+        """Return the class itself for the parameters of a generic class."""
+        return cls
 
     def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
         raise NotSupportedError(cls._reason)

@@ -18,6 +18,13 @@ from typing import Any, NoReturn
 
 # Packages that programs do not name.
 _INNER = {"core", "data", "driver", "observe", "ops", "runtime", "tape", "tensor"}
+# Modules of PyTorch for which core/absent_modules/names.txt has names.
+_LISTED = (
+    "torch._dynamo", "torch._functorch", "torch._higher_order_ops", "torch._jit_internal", "torch._prims_common",
+    "torch._subclasses", "torch.ao", "torch.distributed", "torch.export", "torch.fx", "torch.jit",
+    "torch.nn.intrinsic", "torch.nn.qat", "torch.nn.quantizable", "torch.nn.quantized", "torch.onnx",
+    "torch.quantization", "torch.utils.tensorboard",
+)  # fmt: skip
 
 
 def publish(namespace: dict[str, Any]) -> None:
@@ -106,18 +113,24 @@ def raising_function(
     return refuse
 
 
-def lacking(module: str) -> Callable[[str], NoReturn]:
-    """Return `__getattr__` of a public module: it raises AttributeError, so that `hasattr` is False.
+def lacking(module: str) -> Callable[[str], Any]:
+    """Return `__getattr__` of a public module. It raises AttributeError, so that `hasattr` is False.
+
+    Names that core/absent_modules/names.txt lists are there: they raise when they are used.
 
     Args:
         module: The name of the module in PyTorch.
     """
 
-    def raise_absence(name: str) -> NoReturn:
+    def find_or_raise(name: str) -> Any:
+        if module.startswith(_LISTED) and name[:2] != "__":
+            value = import_module("flambeau.core.absent_modules").find_absent(module, name)
+            if value is not None:
+                return value
         owner = sys.modules.get(f"flambeau{module.removeprefix('torch')}")
         raise absence(f"module '{module}' has no attribute '{name}'", name, owner)
 
-    return raise_absence
+    return find_or_raise
 
 
 def explain_absent_names(namespace: dict[str, Any], module: str) -> None:

@@ -66,7 +66,20 @@ class _Alias:
                 sys.modules[f"torch{name.removeprefix('flambeau')}"] = child
 
 
+class AbsentModuleFinder:
+    """A finder of PyTorch's modules that can be imported and not used. It finds what no other finder has found."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith("flambeau."):
+            return None
+        spec: ModuleSpec | None = import_module("flambeau.core.absent_modules").spec_of(fullname)
+        return spec
+
+
 def install_alias_finder() -> None:
-    """Add the finder to `sys.meta_path`, unless one is there."""
+    """Add the finders to `sys.meta_path`, unless they are there."""
     if not any(type(finder).__name__ == AliasFinder.__name__ for finder in sys.meta_path):
         sys.meta_path.insert(0, cast(Any, AliasFinder()))
+        sys.meta_path.append(cast(Any, AbsentModuleFinder()))

@@ -129,6 +129,7 @@ from flambeau.distributed.setup import split_group as split_group
 from flambeau.distributed import stores as stores
 from flambeau.distributed.collectives.collective_checks import supports_complex as supports_complex
 from flambeau.distributed import tensor as tensor
+from flambeau.distributed import utils as utils
 from flambeau.distributed import work as work
 from flambeau.distributed import world as world
 

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import ParseResult, urlparse
 
 from flambeau.core.brief import brief
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.stores.file_store import FileStore
 from flambeau.distributed.stores.store import Store
 from flambeau.distributed.stores.tcp_store import TCPStore
@@ -144,3 +145,6 @@ def _tcp_store(
 
 
 _handlers: dict[str, Handler] = {"file": _from_file, "tcp": _from_tcp, "env": _from_environment}
+
+
+explain_absent_names(globals(), "torch.distributed.rendezvous")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flambeau.core.absent import absent_class, absent_function
 from flambeau.core.public_names import explain_absent_names
 
+__path__ = ()  # its submodules are in core/absent_modules/names.txt
 _HERE = "torch.distributed.rpc"
 _ADVICE = "Use collectives and send or recv of torch.distributed, or the standard library's multiprocessing."
 

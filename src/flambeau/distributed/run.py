@@ -17,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.dist_errors import DistError
 from flambeau.distributed.launching.agent import Agent, LaunchPlan
 from flambeau.distributed.launching.cluster_environment import TaskPlacement, detect_placement
@@ -255,6 +256,9 @@ def _ranks(text: str) -> frozenset[int]:
 def _omp_threads(nproc: int) -> dict[str, str]:
     """Return OMP_NUM_THREADS=1 for ranks that share a machine, because otherwise each rank would use all cores."""
     return {"OMP_NUM_THREADS": "1"} if nproc > 1 and "OMP_NUM_THREADS" not in os.environ else {}
+
+
+explain_absent_names(globals(), "torch.distributed.run")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import flambeau as torch
-from flambeau.core.public_names import publish
+from flambeau.core.public_names import explain_absent_names, publish
 from flambeau.fx.codegen import _PyTreeCodeGen, _PyTreeInfo
 from flambeau.fx.graph import Graph
 from flambeau.fx.graph_module import GraphModule
@@ -589,3 +589,6 @@ def symbolic_trace(root: Module | Callable[..., Any], concrete_args: Any = None)
 
 
 publish(globals())
+
+
+explain_absent_names(globals(), "torch.fx._symbolic_trace")

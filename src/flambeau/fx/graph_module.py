@@ -16,7 +16,7 @@ from typing import Any
 
 import flambeau as torch
 from flambeau.core.files import replace_file
-from flambeau.core.public_names import publish
+from flambeau.core.public_names import explain_absent_names, publish
 from flambeau.fx.codegen import PythonCode, _PyTreeCodeGen
 from flambeau.fx.graph import Graph
 from flambeau.nn.modules.module import Module
@@ -461,3 +461,6 @@ def _describe_module(module: GraphModule, name: str, expanded_def: bool = False)
 
 
 publish(globals())
+
+
+explain_absent_names(globals(), "torch.fx.graph_module")

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 import flambeau as torch
-from flambeau.core.public_names import publish
+from flambeau.core.public_names import explain_absent_names, publish
 from flambeau.fx.call_forms import normalize_call
 from flambeau.fx.codegen import magic_methods
 from flambeau.fx.graph import Graph
@@ -385,3 +385,6 @@ def _make_operator(function: Callable[..., Any], is_reflected: bool) -> Callable
 _define_operators()
 torch_function.arm()
 publish(globals())
+
+
+explain_absent_names(globals(), "torch.fx.proxy")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from flambeau.autograd import profiler as autograd_profiler
-from flambeau.autograd.profiler import record_function
+from flambeau.autograd.profiler import kineto_available, record_function
 from flambeau.autograd.profiler_events import DeviceType
 from flambeau.autograd.profiler_list import EventList
 from flambeau.autograd.profiler_trace import chrome_trace
@@ -335,8 +335,3 @@ def tensorboard_trace_handler(
         done.export_chrome_trace(path, use_python_export=use_python_export)
 
     return handle
-
-
-def kineto_available() -> bool:
-    """Return False, because `profile` does not use Kineto, PyTorch's tracing library."""
-    return False

@@ -108,13 +108,12 @@ class profile:
         ...
 def tensorboard_trace_handler(dir_name: str, worker_name: str | None=..., use_gzip: bool=..., use_python_export: bool=...) -> Callable[[profile], None]:
     ...
-def kineto_available() -> bool:
-    ...
 from flambeau.autograd.profiler_events import DeviceType as DeviceType
 from flambeau.autograd.profiler_list import EventList as EventList
 from flambeau.core.errors import NotSupportedError as NotSupportedError
 from flambeau.autograd import profiler as autograd_profiler
 from flambeau.autograd.profiler_trace import chrome_trace as chrome_trace
+from flambeau.autograd.profiler import kineto_available as kineto_available
 from flambeau.autograd.profiler import record_function as record_function
 
 TYPE_CHECKING: _bool

@@ -175,12 +175,35 @@ def checkpoint(
         if context_fn is not noop_context_fn or debug:
             raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
         return CheckpointFunction.apply(function, preserve, *args)
+    with open_frame(function, args, kwargs, preserve, context_fn, determinism_check, debug, early_stop):
+        return function(*args, **kwargs)
+
+
+def open_frame(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    preserve: bool,
+    context_fn: Callable[[], tuple[Any, Any]],
+    determinism_check: str,
+    debug: bool,
+    early_stop: bool,
+) -> contextlib.AbstractContextManager[None]:
+    """Return a context manager in which `function(*args, **kwargs)` runs as `checkpoint(use_reentrant=False)` runs it.
+
+    Args:
+        function: The function that backward runs again.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        preserve: Use the same random numbers in the second run.
+        context_fn: As `checkpoint` takes it, and so are the last three.
+    """
     if determinism_check not in ("default", "none"):
         raise ValueError(
             f"determinism_check should be one of ['default', 'none'], but got {determinism_check}"
         )
     if not mode.recording:
-        return function(*args, **kwargs)
+        return contextlib.nullcontext()
     early = early_stop if _early.stop is None else _early.stop
     if not (debug if _debug.enabled is None else _debug.enabled):
         contexts = context_fn()
@@ -188,7 +211,7 @@ def checkpoint(
         contexts = OperatorLog(), OperatorLog()
     else:
         raise ValueError("debug=True is incompatible with non-default context_fn")
-    return _Frame(function, args, kwargs, preserve, contexts, determinism_check != "none", early).run()
+    return _Frame(function, args, kwargs, preserve, contexts, determinism_check != "none", early).saving()
 
 
 def _warn_of_no_choice(where: str, when: str) -> None:
@@ -362,18 +385,17 @@ class _Frame:
         self.function = function
         self.args = [_save_argument(a) for a in args]
         self.kwargs = {name: _save_argument(a) for name, a in kwargs.items()}
-        self.given = (args, kwargs)
         self.state = _StartState((*args, *kwargs.values()), preserve)
         self.first, self.second = contexts
         self.checks, self.early = checks, early
         self.metas: list[Meta] = []
         self.found: dict[int, Any] = {}
 
-    def run(self) -> Any:
-        args, kwargs = self.given
-        del self.given
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """Drop the tensors that nodes would save inside."""
         with saved_tensors_hooks(self.pack, self.unpack), self.first:
-            return self.function(*args, **kwargs)
+            yield
 
     def pack(self, t: Tensor) -> _Place:
         self.metas.append(t.meta)

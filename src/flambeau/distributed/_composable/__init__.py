@@ -1,4 +1,4 @@
-"""torch.distributed._composable: the old place of `torch.distributed.fsdp.fully_shard`."""
+"""torch.distributed._composable: functions that change how a module runs, and not its structure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from importlib import import_module as _import_module
 from typing import Any as _Any
 
 from flambeau.core.public_names import lacking as _lacking
+from flambeau.distributed._composable.checkpoint_activation import checkpoint
+from flambeau.distributed._composable.contract import _get_registry, contract
 
+__all__ = ["checkpoint", "contract"]
 _absent = _lacking("torch.distributed._composable")
 
 

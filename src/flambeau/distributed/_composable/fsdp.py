@@ -12,6 +12,7 @@ from flambeau.distributed.fsdp import (
     register_fsdp_forward_method,
 )
 
+__path__ = ()  # its submodules are in core/absent_modules/names.txt
 __all__ = [
     "CPUOffloadPolicy", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "fully_shard",
     "register_fsdp_forward_method",

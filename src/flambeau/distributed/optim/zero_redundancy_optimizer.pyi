@@ -2,5 +2,8 @@
 """The names of torch.distributed.optim.zero_redundancy_optimizer."""
 
 
-from flambeau.optim.zero_redundancy import ZeroRedundancyOptimizer as ZeroRedundancyOptimizer
+from typing import Any
 
+
+class ZeroRedundancyOptimizer:
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...

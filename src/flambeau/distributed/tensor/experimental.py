@@ -8,6 +8,7 @@ from __future__ import annotations
 from flambeau.core.absent import absent_function
 from flambeau.core.public_names import explain_absent_names
 
+__path__ = ()  # its submodules are in core/absent_modules/names.txt
 __all__ = ["context_parallel", "implicit_replication", "local_map", "register_sharding"]
 
 _HERE = "torch.distributed.tensor.experimental"

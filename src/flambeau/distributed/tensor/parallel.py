@@ -8,6 +8,7 @@ from __future__ import annotations
 from flambeau.core.absent import absent_class, absent_function
 from flambeau.core.public_names import explain_absent_names
 
+__path__ = ()  # its submodules are in core/absent_modules/names.txt
 __all__ = [
     "ColwiseParallel", "ParallelStyle", "PrepareModuleInput", "PrepareModuleInputOutput", "PrepareModuleOutput",
     "RowwiseParallel", "SequenceParallel", "loss_parallel", "parallelize_module",

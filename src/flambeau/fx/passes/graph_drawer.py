@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from flambeau.core.public_names import publish
+from flambeau.core.public_names import explain_absent_names, publish
 from flambeau.fx.graph_module import GraphModule
 from flambeau.fx.node import Node
 
@@ -98,3 +98,6 @@ class FxGraphDrawer:
 
 
 publish(globals())
+
+
+explain_absent_names(globals(), "torch.fx.passes.graph_drawer")

@@ -8,8 +8,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from flambeau.core.public_names import explain_absent_names
 from flambeau.distributed.excepthook import write_error
 
+__path__ = ()  # its submodules are in core/absent_modules/names.txt
 __all__ = ["record"]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,3 +34,6 @@ def record(fn: F, error_handler: Any = None) -> F:
             raise
 
     return call_and_record  # type: ignore[return-value]
+
+
+explain_absent_names(globals(), "torch.distributed.elastic.multiprocessing.errors")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flambeau.core.public_names import publish
+from flambeau.core.public_names import explain_absent_names, publish
 from flambeau.fx.passes.infra.pass_base import PassResult
 from flambeau.nn.modules.module import Module
 
@@ -92,3 +92,6 @@ class PassManager:
 
 
 publish(globals())
+
+
+explain_absent_names(globals(), "torch.fx.passes.infra.pass_manager")
