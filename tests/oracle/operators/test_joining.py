@@ -106,6 +106,7 @@ EXPRESSIONS = [
     "m.combinations(m.tensor([1., 2, 3, 4]), 3)",
     "m.combinations(m.tensor([1, 2, 3]), 1)",
     "m.block_diag(m.tensor([1, 2]), m.tensor([[3.]]), m.tensor(1))",
+    "m.block_diag(m.ones(2, dtype=m.int8), m.tensor(1.5, dtype=m.float64), m.tensor(2))",
     "m.block_diag(f)",
     "m.atleast_1d(m.tensor(1))",
     "m.atleast_2d(m.tensor(1), m.tensor([1, 2]))",

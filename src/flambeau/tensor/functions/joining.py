@@ -159,8 +159,8 @@ def atleast_3d(*tensors: Any) -> Any:
 @function
 def block_diag(*tensors: Tensor) -> Tensor:
     """Return the tensors as blocks along the diagonal of a matrix of zeros."""
-    blocks = []
-    for i, t in enumerate(tensors_of(tensors, "block_diag")):
+    blocks, given = [], tensors_of(tensors, "block_diag")
+    for i, t in enumerate(given):
         if t.meta.ndim > 2:
             raise RuntimeError(
                 "torch.block_diag: Input tensors must have 2 or fewer dimensions. "
@@ -170,7 +170,7 @@ def block_diag(*tensors: Tensor) -> Tensor:
     if not blocks:
         empty: Tensor = functions["empty"](1, 0)
         return empty
-    kind = result_type([b.meta for b in blocks], blocks[0].meta.dtype)
+    kind = result_type([t.meta for t in given], blocks[0].meta.dtype)  # not of the blocks: 0-dim tensors weigh less
     rows, columns = (sum(b.meta.shape[d] for b in blocks) for d in (0, 1))
     result = _zeros((rows, columns), kind, blocks[0])
     row = column = 0
