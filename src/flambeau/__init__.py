@@ -209,9 +209,8 @@ def _list_public_names() -> list[str]:
         "doctor", "fork_rng", "load_ipython_extension", "unload_ipython_extension", "virtual",
     }  # fmt: skip
     modules = {name for name, value in globals().items() if isinstance(value, type(_sys))}
-    modules |= {
-        name for name, where in _LATER.items() if not where and name != "export"
-    }  # PyTorch lists this one
+    modules |= {name for name, where in _LATER.items() if not where}
+    modules.discard("export")  # PyTorch lists this one
     return [name for name in __dir__() if not name.startswith("_") and name not in own | modules]
 
 

@@ -78,8 +78,8 @@ def test_optimizers_where_programs_look_for_them():
     assert optim.ZeroRedundancyOptimizer is ZeroRedundancyOptimizer
     assert optim.PostLocalSGDOptimizer is PostLocalSGDOptimizer
     assert optim.zero_redundancy_optimizer.ZeroRedundancyOptimizer is ZeroRedundancyOptimizer
-    with pytest.raises(AttributeError, match="DistributedOptimizer"):
-        optim.DistributedOptimizer  # noqa: B018
+    with pytest.raises(flambeau.NotSupportedError, match="DistributedOptimizer"):
+        optim.DistributedOptimizer()
 
 
 def prioritized():

@@ -144,10 +144,9 @@ def missing_paths(paths: Iterable[str]) -> list[str]:
 
 
 def _has_module(path: str) -> bool:
-    """Return True if the package has the file of a module, or has made the module. Does not import it."""
+    """Return True if the package has the file of a module. Does not import it."""
     file = Path(flambeau.__file__).parent.joinpath(*path.split(".")[1:])
-    is_file = file.with_suffix(".py").is_file() or (file / "__init__.py").is_file()
-    return is_file or path.replace("torch", "flambeau", 1) in sys.modules
+    return file.with_suffix(".py").is_file() or (file / "__init__.py").is_file()
 
 
 def missing_modules(paths: Iterable[str]) -> str:
@@ -161,8 +160,9 @@ def missing_modules(paths: Iterable[str]) -> str:
     ]
     return (
         "## Missing modules of PyTorch 2.13\n\n"
-        "These public modules cannot be imported. The ImportError says what to do instead, as each item does\n"
-        "before its names. Modules below a missing one are missing, too.\n\n" + "".join(lines)
+        "These public modules are missing, and those below them. Packages that only name some of them can\n"
+        "import these: each use of their names raises NotSupportedError. The import of the others raises\n"
+        "ImportError. Both say what to do instead, as each item does before its names.\n\n" + "".join(lines)
     )
 
 

@@ -249,7 +249,7 @@ def test_who_waits_in_vain(waits: dict[int, Wait], wanted: set[int]) -> None:
 _ANY_SOURCE = """
 import os, sys
 import flambeau as torch, flambeau.distributed as dist
-from flambeau.distributed.backends import processes
+from flambeau.distributed.backends import rank_processes
 from flambeau.distributed.backends.process_work import ProcessWork
 dist.init_process_group("gloo")
 rank, case, x = dist.get_rank(), sys.argv[1], torch.ones(4)
@@ -259,7 +259,7 @@ if rank == 2:
 dist.barrier()
 if case != "waits" and rank == 2:
     os._exit(0)
-while case != "waits" and not processes.has_ended(int(store.get("process"))):
+while case != "waits" and not rank_processes.has_ended(int(store.get("process"))):
     pass
 if case == "sends" and rank == 1:
     store.wait(["looked"])

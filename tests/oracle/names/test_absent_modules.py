@@ -9,9 +9,9 @@ import random
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
-import torch
 
 import flambeau
 from flambeau.core.absent_modules import read_blocks, read_names
@@ -89,4 +89,15 @@ def test_generic_and_abstract_classes_derive_from_absent_ones():
 
     with pytest.raises(NotSupportedError):
         Derived()
-    assert hasattr(torch.distributed.checkpoint, "LoadPlanner")
+    assert hasattr(importlib.import_module("torch.distributed.checkpoint"), "LoadPlanner")
+
+
+def test_no_name_is_listed_that_the_module_has():
+    for module in read_blocks():
+        present = set(getattr(import_ours(module), "__all__", ())) if has_file(module) else set()
+        assert not present & read_names(module).keys(), module
+
+
+def has_file(module: str) -> bool:
+    path = Path(flambeau.__file__).parent.joinpath(*module.split(".")[1:])
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()

@@ -213,6 +213,6 @@ def test_multi_head_attention(need_weights: bool, extra: bool) -> None:
 
 def test_names_that_are_lacking_say_so() -> None:
     with pytest.raises(AttributeError, match="Flambeau lacks it"):
-        flambeau.nn.quantized  # noqa: B018
-    with pytest.raises(AttributeError, match="has no attribute 'hash_tensor'"):
-        flambeau.hash_tensor  # noqa: B018
+        flambeau.nn.bundled  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'bundled'"):
+        flambeau.bundled  # noqa: B018

@@ -2,8 +2,5 @@
 """The names of torch.distributed.optim.zero_redundancy_optimizer."""
 
 
-from typing import Any
+from flambeau.optim.zero_redundancy import ZeroRedundancyOptimizer as ZeroRedundancyOptimizer
 
-
-class ZeroRedundancyOptimizer:
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...

@@ -170,7 +170,9 @@ def block_diag(*tensors: Tensor) -> Tensor:
     if not blocks:
         empty: Tensor = functions["empty"](1, 0)
         return empty
-    kind = result_type([t.meta for t in given], blocks[0].meta.dtype)  # not of the blocks: 0-dim tensors weigh less
+    kind = result_type(
+        [t.meta for t in given], blocks[0].meta.dtype
+    )  # not of the blocks: 0-dim tensors weigh less
     rows, columns = (sum(b.meta.shape[d] for b in blocks) for d in (0, 1))
     result = _zeros((rows, columns), kind, blocks[0])
     row = column = 0
