@@ -84,7 +84,9 @@ class ProgramGenerator:
 
     def _kinds(self, features: frozenset[str]) -> tuple[list[str], list[float]]:
         """Return the kinds of steps and their cumulative weights. The kinds of the program's theme are frequent."""
-        names = [n for n, kind in OPERATIONS.items() if not kind.feature or kind.feature in features]
+        # By module, because the draws of a seed may not depend on which module was imported first.
+        operations = sorted(OPERATIONS.items(), key=lambda item: type(item[1]).__module__)
+        names = [n for n, kind in operations if not kind.feature or kind.feature in features]
         weights = []
         for kind in (OPERATIONS[name] for name in names):
             usual = self.rng.choice((0, 0.5, 1, 1, 2)) if kind.weight < 6 else 1
