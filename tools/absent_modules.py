@@ -2,8 +2,8 @@
 
     python tools/absent_modules.py
 
-It needs PyTorch's CPU build, and imports all modules of the packages below. Listed are the modules that Flambeau has no
-file for, and the names that its other modules lack.
+It needs PyTorch's CPU build, and imports all modules of the packages that core/public_names.py lists. The table has the
+modules that Flambeau has no file for, and the names that its other modules lack.
 """
 
 from __future__ import annotations
@@ -13,21 +13,16 @@ import importlib
 import importlib.util
 import inspect
 import re
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from flambeau.core.public_names import LISTED
+
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "src/flambeau/core/absent_modules/names.txt"
-PACKAGES = (
-    "torch._dynamo", "torch._functorch", "torch._higher_order_ops", "torch._jit_internal", "torch._prims_common",
-    "torch._subclasses", "torch.ao", "torch.distributed", "torch.export", "torch.fx", "torch.jit",
-    "torch.nn.intrinsic", "torch.nn.qat", "torch.nn.quantizable", "torch.nn.quantized", "torch.onnx",
-    "torch.quantization", "torch.utils.tensorboard",
-)  # fmt: skip
 # What programs do not import: PyTorch's own tools and tests.
 SKIPPED = re.compile(
     r"torch\.onnx\._internal|torch\.distributed\.(_tools|benchmarks|examples|_local_tensor|debug|tensor\._ops|pipelining\._)"
@@ -45,7 +40,7 @@ def find_modules() -> Iterator[str]:
     import torch
 
     root = Path(torch.__file__).parent
-    for package in PACKAGES:
+    for package in LISTED:
         base = root.joinpath(*package.split(".")[1:])
         files = sorted(base.rglob("*.py")) if base.is_dir() else [base.with_suffix(".py")]
         for file in files:
@@ -174,7 +169,6 @@ def write_block(module: str, kinds: dict[str, str]) -> str:
 
 def main() -> None:
     """Write the table."""
-    sys.path.insert(0, str(ROOT / "src"))
     TABLE.write_text("")  # what is absent is absent while the table is empty
     TABLE.write_text(
         "\n\n".join(write_block(module, kinds) for module, kinds in sorted(collect().items())) + "\n"

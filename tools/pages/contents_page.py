@@ -139,11 +139,11 @@ def others(names: Sequence[str]) -> str:
 
 def missing_paths(paths: Iterable[str]) -> list[str]:
     """Return the modules that are missing here, without those below another missing one."""
-    gone = {path for path in paths if not _has_module(path)}
+    gone = {path for path in paths if not has_file(path)}
     return sorted(path for path in gone if path.rpartition(".")[0] not in gone)
 
 
-def _has_module(path: str) -> bool:
+def has_file(path: str) -> bool:
     """Return True if the package has the file of a module. Does not import it."""
     file = Path(flambeau.__file__).parent.joinpath(*path.split(".")[1:])
     return file.with_suffix(".py").is_file() or (file / "__init__.py").is_file()

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 # Packages that programs do not name.
 _INNER = {"core", "data", "driver", "observe", "ops", "runtime", "tape", "tensor"}
 # Modules of PyTorch for which core/absent_modules/names.txt has names.
-_LISTED = (
+LISTED = (
     "torch._dynamo", "torch._functorch", "torch._higher_order_ops", "torch._jit_internal", "torch._prims_common",
     "torch._subclasses", "torch.ao", "torch.distributed", "torch.export", "torch.fx", "torch.jit",
     "torch.nn.intrinsic", "torch.nn.qat", "torch.nn.quantizable", "torch.nn.quantized", "torch.onnx",
@@ -123,7 +123,7 @@ def lacking(module: str) -> Callable[[str], Any]:
     """
 
     def find_or_raise(name: str) -> Any:
-        if module.startswith(_LISTED) and name[:2] != "__":
+        if module.startswith(LISTED) and name[:2] != "__":
             value = import_module("flambeau.core.absent_modules").find_absent(module, name)
             if value is not None:
                 return value

@@ -9,13 +9,13 @@ import random
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
 
 import flambeau
 from flambeau.core.absent_modules import read_blocks, read_names
 from flambeau.core.errors import NotSupportedError
+from tools.pages.contents_page import has_file
 
 EXHAUSTIVE = os.environ.get("FLAMBEAU_TESTS") == "exhaustive"
 DRAWN = sorted(read_blocks()) if EXHAUSTIVE else random.Random(23).sample(sorted(read_blocks()), 25)
@@ -96,8 +96,3 @@ def test_no_name_is_listed_that_the_module_has():
     for module in read_blocks():
         present = set(getattr(import_ours(module), "__all__", ())) if has_file(module) else set()
         assert not present & read_names(module).keys(), module
-
-
-def has_file(module: str) -> bool:
-    path = Path(flambeau.__file__).parent.joinpath(*module.split(".")[1:])
-    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
