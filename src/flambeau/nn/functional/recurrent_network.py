@@ -65,17 +65,18 @@ def _run_layers(
     layers: Layers, data: Tensor, states: Sequence[Tensor], params: Sequence[Tensor]
 ) -> tuple[Tensor, ...] | None:
     training = tape.recording and any(x.requires_grad for x in (data, *states, *params))
-    described = _describe(layers, data.meta, [x.meta for x in states], [x.meta for x in params], training)
+    context, tf32 = system.context_of(data.meta.device), False
+    if data.dtype is float32 and flags.rnn_allow_tf32 and data.meta.device.type == "cuda":
+        tf32 = (context.driver.device_properties(context.driver_index).major, 0) >= TF32_SINCE
+    described = _describe(
+        layers, data.meta, [x.meta for x in states], [x.meta for x in params], training, tf32
+    )
     if described is None:
         return None
-    context = system.context_of(data.meta.device)
-    if data.dtype is float32 and flags.rnn_allow_tf32 and data.meta.device.type == "cuda":
-        major = context.driver.device_properties(context.driver_index).major
-        described = described.with_(tf32=(major, 0) >= TF32_SINCE)
     memory = context.driver.recurrent_memory(context.driver_index, described)
     if memory is None:
         return None
-    context.rounds_to_tf32 |= described.tf32  # for reports, see Note [TF32]
+    context.rounds_to_tf32 |= tf32  # for reports, see Note [TF32]
     found: tuple[Tensor, ...] = NetworkFunction.apply(
         layers, (described, memory), data, *_pair(states), *params
     )
@@ -83,7 +84,7 @@ def _run_layers(
 
 
 def _describe(
-    layers: Layers, data: Meta, states: Sequence[Meta], params: Sequence[Meta], training: bool
+    layers: Layers, data: Meta, states: Sequence[Meta], params: Sequence[Meta], training: bool, tf32: bool
 ) -> RecurrentNetwork | None:
     """Return the network as the driver knows it. None if it is empty or its tensors do not fit together."""
     cells, sizes, lstm = layers.count * layers.directions, layers.sizes, layers.mode == "LSTM"
@@ -93,7 +94,7 @@ def _describe(
     hidden = params[-1].shape[1] if projected else params[1].shape[1]
     network = RecurrentNetwork(
         layers.mode, data.dtype, data.shape[1], hidden, params[-1].shape[0] if projected else 0, layers.count,
-        layers.directions == 2, layers.has_biases, len(sizes), sizes[0], _lengths(sizes), training, False,
+        layers.directions == 2, layers.has_biases, len(sizes), sizes[0], _lengths(sizes), training, tf32,
     )  # fmt: skip
     widths = (network.state, hidden)[: 1 + lstm]
     tensors = (data, *states, *params)
