@@ -73,12 +73,12 @@ def validate_idx(rank: int, idx: int) -> None:
 
 
 def canonicalize_dim(rank: int, idx: int, wrap_scalar: bool = True) -> int:
-    """Return a dimension counted from 0.
+    """Return the position of a dimension, counted from the first one, which is 0.
 
     Args:
         rank: Number of dimensions.
         idx: The dimension; negative ones count from the end.
-        wrap_scalar: Without dimensions, count one.
+        wrap_scalar: Treat a tensor without dimensions as if it had one; otherwise it raises.
 
     Raises:
         IndexError: If there is no such dimension.

@@ -32,7 +32,7 @@ def _fresh() -> dict[str, Any]:
 
 
 class _DeviceCopies:
-    """A number on each device that asks for it."""
+    """Copies of a number, one on each device, made when they are first needed."""
 
     def __init__(self, first: Any) -> None:
         self.first = first
@@ -296,7 +296,7 @@ def _gradients(optimizer: Any) -> list[Any]:
 
 
 def _unscale_in_place(grads: list[Any], inverse: Any) -> dict[device, Any]:
-    """Multiply gradients in place; by device, 1 where one of them is not finite, else 0."""
+    """Multiply gradients in place. Return device -> 1 if one of its gradients is not finite, else 0."""
     inverses, founds = (
         _DeviceCopies(inverse),
         _DeviceCopies(creation.zeros((), dtype=float32, device=inverse.device)),

@@ -56,7 +56,7 @@ class FunctionCtx:
 class BackwardCFunction(FunctionBase, FunctionCtx):
     """The context of one call of a Function, which is also the `grad_fn` of its outputs.
 
-    Every name that is not PyTorch's belongs to the program: see Note [Names of a Function's context].
+    A program may set any attribute whose name PyTorch does not use: see Note [Names of a Function's context].
     """
 
     __slots__ = (

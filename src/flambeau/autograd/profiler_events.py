@@ -71,12 +71,12 @@ class _TimeStatistics:
 
     @property
     def cuda_time_total(self) -> float:
-        """Return the old name of `device_time_total`. Warns."""
+        """Return `device_time_total`, under its older name, and warn."""
         return self._warn_and_read("cuda_time_total")
 
     @property
     def self_cuda_time_total(self) -> float:
-        """Return the old name of `self_device_time_total`. Warns."""
+        """Return `self_device_time_total`, under its older name, and warn."""
         return self._warn_and_read("self_cuda_time_total")
 
     @property

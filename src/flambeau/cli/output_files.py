@@ -64,7 +64,7 @@ def why_no_outputs(options: argparse.Namespace, *others: Path | None) -> str:
 
 
 def write_outputs(options: argparse.Namespace, document: Document) -> tuple[list[Path], int]:
-    """Write the requested files. Returns the files, and an exit status: 1 if one could not be written."""
+    """Write the requested files. Returns their paths, and an exit status: 1 if one could not be written."""
     if options.annotates:
         write_annotations(document, sys.stderr, options.root)
     return write_files(

@@ -215,7 +215,7 @@ def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
 
 
 def _is_replaceable(path: str | os.PathLike[str], status: os.stat_result | None) -> bool:
-    """Return False for a path that a new file cannot replace: a pipe, a device, or the name of an open file."""
+    """Return False for a path that a new file cannot replace: a pipe, a device, or a name below /dev or /proc."""
     if status is not None and not stat.S_ISREG(status.st_mode):
         return False
     path = os.fsdecode(path)

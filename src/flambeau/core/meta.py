@@ -139,7 +139,7 @@ class Meta:
         return Meta.of(shape, strides, dtype, device)
 
     def suggest(self, shape: tuple[int, ...], dtype: DType | None = None) -> Meta:
-        """Return a new result of `shape` in the format that this layout suggests: see Note [Memory formats]."""
+        """Return the meta of a new tensor in the format that this layout suggests: see Note [Memory formats]."""
         return Meta.laid(shape, dtype or self.dtype, self.device, self.channels_last)
 
     def __getattr__(self, name: str) -> Any:

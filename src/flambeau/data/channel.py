@@ -88,7 +88,7 @@ class Channel:
 
 
 def _pickle(message: Any) -> tuple[bytes, list[memoryview]]:
-    """Return a message, and the buffers of its tensors and arrays."""
+    """Return the pickle of a message, and separately the buffers of its tensors and arrays."""
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
     _Pickler(file, 5, True, buffers.append).dump(message)

@@ -244,14 +244,14 @@ def _part_of(meta: Meta | object, frame: Frame) -> Meta:
 
 
 def move(of: Meta, operands: Sequence[Sequence[int]], frame: Frame) -> list[Frame] | None:
-    """Return the places in operands of the elements that have the places `frame` in a result.
+    """Return where each operand has those elements that a result has at `frame`.
 
     Args:
         of: The result.
         operands: The strides of operands of the result's shape.
         frame: Places in the memory of the result.
 
-    Returns None if the elements have no strides in an operand, and if the result's layout has gaps.
+    Returns None if strides cannot describe the elements' places in an operand, or if the result's layout has gaps.
     """
     if frame.strides == of.strides and frame.shape == of.shape and not frame.offset:
         return [Frame(of.shape, tuple(steps), 0) for steps in operands]

@@ -897,7 +897,10 @@ class RecurrentMemory(Value):
 
 
 def reference_memory(network: RecurrentNetwork) -> RecurrentMemory:
-    """Return the memory with which the reference implementation runs a network. Each parameter is an operand."""
+    """Return the memory that the reference implementation of a network works on.
+
+    It keeps values of all cells for the backward pass, and takes each parameter as a separate operand of the launch.
+    """
     width = sum(network.kept_widths.values())
     return RecurrentMemory(0, (), network.cells * network.rows * width * network.dtype.itemsize)
 

@@ -246,7 +246,13 @@ class ShadowBlock:
         self.pool = pool
 
     def renew(self, agent: LogicalThread | None, born: int, site: Site | None) -> None:
-        """Begin another lifetime of the block."""
+        """Begin another lifetime of the block.
+
+        Args:
+            agent: The logical thread that allocated it.
+            born: The logical time of the allocation.
+            site: The line of the program that allocated it.
+        """
         self.last = (self.site, self.freed, self.freed_at)
         self.agent, self.born, self.site = agent, born, site
         self.freed, self.freed_at = 0, None

@@ -40,12 +40,14 @@ Operand = Meta | type
 
 
 class Signature(Record):
-    """The result of inference: metas of new outputs, the kernel's inputs, and static params.
-
-    An input that the rule turns into a dtype is passed by value (a Python scalar, or a 0-dim CPU tensor next to CUDA
-    tensors). A Meta is a layout over the same address (broadcast: stride 0).
+    """The result of inference: what an operator's call creates and how the kernel takes its operands.
 
     Attributes:
+        outputs: The metas of the new outputs.
+        inputs: For each operand either a dtype, in which it is passed by value (a Python scalar, or a 0-dim CPU tensor
+            next to CUDA tensors), or the meta with which the kernel reads the operand's memory (stride 0 where it is
+            broadcast).
+        params: Static params of the kernel.
         checked: Positions of scalars that must fit their dtype; other scalars wrap, as in PyTorch.
     """
 
@@ -181,7 +183,7 @@ def define(op: Op) -> Op:
 
 
 class Definition(Protocol[R_co]):
-    """A family's definition of an operator, as its author writes it."""
+    """The definition of an operator as its author writes it. Each kind of operator has a class of definitions."""
 
     def operator(self) -> R_co:
         """Return the operator, after adding it to the table of operators."""

@@ -35,11 +35,11 @@ Read = Callable[[Any, PersistentLoad], Any]
 
 
 class Reader(NamedTuple):
-    """The two machines that read a pickle of a checkpoint.
+    """The two functions that interpret a pickle of a checkpoint.
 
     Attributes:
-        read: Returns the object.
-        outline: Gives the storages of the object to `persistent_load`, and makes nothing else.
+        read: Builds and returns the object.
+        outline: Calls `persistent_load` for each storage of the object, and builds nothing.
     """
 
     read: Read

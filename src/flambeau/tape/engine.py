@@ -412,7 +412,7 @@ class BackwardEngine:
                 hook((), (None,))
 
     def needed_gradients(self, node: Node, grads: Sequence[Any]) -> Sequence[Any]:
-        """Return the gradients of those inputs of a node whose gradients are used."""
+        """Compute the gradients of a node's inputs from `grads`, those of its outputs, where they are needed."""
         if self.needed_nodes is None:
             return node.gradients(grads)
         needed = [edge is not None and self.is_needed(edge[0]) for edge in node.edges]

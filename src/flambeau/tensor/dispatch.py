@@ -93,7 +93,7 @@ def add_class(cls: type) -> None:
 
 
 def is_shown(values: Iterable[Any] = ()) -> bool:
-    """Return True if a call with these arguments is shown to a handler."""
+    """Return True if `__torch_dispatch__` of a mode or of an argument's class must handle a call."""
     if local.modes:
         return local.enabled
     return local.enabled and local.classes and bool(classes) and bool(find_overriding(values))

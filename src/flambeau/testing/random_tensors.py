@@ -104,7 +104,7 @@ def _interval(
     default: tuple[float, float],
     dtype: DType,
 ) -> tuple[float, float]:
-    """Return the interval, clipped to `bounds`."""
+    """Return the interval of the values to draw: `low` and `high`, or those of `default`, clipped to `bounds`."""
     low, high = default[0] if low is None else low, default[1] if high is None else high
     if math.isnan(low) or math.isnan(high):
         raise ValueError(f"`low` and `high` cannot be NaN, but got {low=} and {high=}")

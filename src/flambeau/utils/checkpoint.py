@@ -189,14 +189,14 @@ def open_frame(
     debug: bool,
     early_stop: bool,
 ) -> contextlib.AbstractContextManager[None]:
-    """Return a context manager in which `function(*args, **kwargs)` runs as `checkpoint(use_reentrant=False)` runs it.
+    """Return a context manager. In it the caller runs `function(*args, **kwargs)`, as `checkpoint` does.
 
     Args:
         function: The function that backward runs again.
         args: Its arguments.
         kwargs: Its keyword arguments.
         preserve: Use the same random numbers in the second run.
-        context_fn: As `checkpoint` takes it, and so are the last three.
+        context_fn, determinism_check, debug, early_stop: The arguments of `checkpoint`.
     """
     if determinism_check not in ("default", "none"):
         raise ValueError(

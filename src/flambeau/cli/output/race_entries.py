@@ -149,7 +149,7 @@ def _kind(race: RaceFields) -> tuple[str, ...]:
 
 
 def _stream(side: dict[str, Any]) -> str:
-    """Return a description that fits the streams of one line of the program."""
+    """Return where a side of a race ran: its stream, by the line that created it, a default stream, or the host."""
     if side["stream_created"] is not None:
         return str(side["stream_created"])
     return "the host" if side["stream"] is None else "a default stream"

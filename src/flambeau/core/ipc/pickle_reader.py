@@ -333,15 +333,15 @@ class _WatchedBytes(BytesIO):
 
 
 def read_plain(data: bytes, watch: Callable[[int], None] = lambda nbytes: None) -> Any:
-    """Return the plain data of a pickle.
+    """Return the object of a pickle of plain data: numbers, texts, bytes, None, and containers of these.
 
     Args:
         data: The pickle.
         watch: Called with the number of bytes read, to show progress.
 
     Raises:
-        UnpicklingError: If it is damaged, or has more than plain data.
-        EOFError: If there is nothing.
+        UnpicklingError: If the pickle is damaged, or has other objects.
+        EOFError: If `data` is empty.
     """
     if not _is_plain(data):
         return PickleReader(len(data)).load(BytesIO(data))

@@ -28,7 +28,7 @@ _lock = threading.Lock()  # allows one trace at a time, because metas refer to i
 
 
 class Build:
-    """A result of planning code: what `function` returns for these values once they are known."""
+    """A part of a recorded plan that depends on sizes: a later call computes `function(*values)` from its own."""
 
     __slots__ = ("function", "values")
 

@@ -143,7 +143,7 @@ def add_work(work: Any) -> Any:
 
 
 def _issue_held_back(group: ProcessGroup, pending: Pending, async_op: bool) -> list[Work]:
-    """Issue all held-back collectives, as at most two groups. Returns their works."""
+    """Issue all calls that were held back: collectives together, messages together. Returns their works."""
     works = list(pending.works)
     if pending.held:
         works.append(_together(group, pending.held, async_op))

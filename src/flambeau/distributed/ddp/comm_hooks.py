@@ -46,7 +46,7 @@ def _register_comm_hook(reducer: Reducer, state: Any, comm_hook: Callable[..., A
 
 
 def _register_builtin_comm_hook(reducer: Reducer, comm_hook_type: BuiltinCommHookType) -> None:
-    """Use the built-in communication hook of a name. Raises RuntimeError if there is a hook."""
+    """Register a built-in communication hook. Raises RuntimeError if the reducer has a hook already."""
     builtin = _fp16_mean if comm_hook_type == BuiltinCommHookType.FP16_COMPRESS else _plain_mean
     reducer._register(reducer.group, builtin, "register_builtin_comm_hook", "register_comm_hook")
 

@@ -78,7 +78,7 @@ class Participant:
         return self._allocated[device]
 
     def reserve(self, device: int, number: int, nbytes: int) -> None:
-        """Record the bytes of an allocation; 0 if it has ended."""
+        """Record that allocation `number` of a device has `nbytes` bytes; 0 after it was freed."""
         self._allocated[device] += nbytes - self._reserved.pop((device, number), 0)
         if nbytes:
             self._reserved[device, number] = nbytes

@@ -38,7 +38,7 @@ class KeyWaits:
                 del self._by_key[key]
 
     def update(self, keys: Iterable[str]) -> list[StoreClient]:
-        """Record that keys may have been set or removed. Returns the clients that miss no key now."""
+        """Record that keys may have been set or removed. Returns the waiting clients whose keys all exist now."""
         found: dict[StoreClient, None] = {}
         for key in keys:
             for client in self._by_key.get(key, ()):

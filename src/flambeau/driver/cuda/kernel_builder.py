@@ -88,8 +88,11 @@ def build_kernels(launch: Launch, device: CudaDevice) -> KernelProgram | multi_k
 def build_structure(
     launch: Launch, device: CudaDevice, driver: Any
 ) -> tuple[tuple[Any, ...], Callable[..., Run]] | None:
-    """Return the numbers that a library's call needs, and the function that makes the run of them; None if each
-    launch must be built.
+    """Return what serves all launches of one structure that a library computes.
+
+    Returns:
+        The sizes and strides that the library's call takes, which may be symbols, and a function that makes the
+        function which launches from their values. None if each launch must be built separately.
     """
     form = launch.kernel.cuda
     if not isinstance(form, Routine) or not form.structure:

@@ -110,7 +110,7 @@ def product_seconds(product: MatrixProduct, profile: Profile) -> float:
 
 
 def _tiling(rate: str, profile: Profile) -> Tiling:
-    """Return the constants for a kind of arithmetic. A kind that the device lacks runs as float32."""
+    """Return the sizes and times of a product's tiles at a rate of arithmetic, or float32's if the device lacks it."""
     kind = _kind(rate, profile)
     return _HALF if kind in _HALF_KINDS else _TF32 if kind == "tf32" else _SINGLE
 

@@ -86,7 +86,16 @@ class SimulatedMachine:
 
     # -- addresses --------------------------------------------------------------------------------------
     def owner(self, what: str, ptr: int, nbytes: int) -> VirtualDevice:
-        """Return the device that an address belongs to."""
+        """Return the device that an address belongs to.
+
+        Args:
+            what: The call, for the error.
+            ptr: The address.
+            nbytes: The number of bytes that the call accesses there, for the error.
+
+        Raises:
+            InvalidAddressError: If the address belongs to no device of this machine.
+        """
         self.check_open()
         generation, index = ptr >> 48, (ptr >> 40 & 255) - 1
         if generation == self.generation and 0 <= index < len(self.devices):

@@ -1,6 +1,7 @@
-"""torch.fx.experimental.symbolic_shapes: questions about sizes, which are always numbers here.
+"""torch.fx.experimental.symbolic_shapes: functions that libraries call with sizes and with conditions on sizes.
 
-Flambeau has no symbolic sizes. The classes of the module can be imported and raise when they are used.
+In PyTorch these may be symbols. Flambeau has no symbolic sizes, so arguments are numbers and bools, and results are
+what PyTorch returns for such. The classes of the module can be imported and raise when they are used.
 """
 
 from __future__ import annotations
@@ -38,25 +39,25 @@ def is_symbolic(val: Any) -> bool:
 
 
 def has_static_value(a: Any) -> bool:
-    """Return True for a number, whose value is known."""
+    """Return True: the value of a number is known."""
     _check(a, bool, int, float)
     return True
 
 
 def is_concrete_int(a: Any) -> bool:
-    """Return True for an int."""
+    """Return True: an int is concrete. Raises AssertionError for other types."""
     _check(a, int)
     return True
 
 
 def is_concrete_float(a: Any) -> bool:
-    """Return True for a float."""
+    """Return True: a float or int is concrete. Raises AssertionError for other types."""
     _check(a, float, int)
     return True
 
 
 def is_concrete_bool(a: Any) -> bool:
-    """Return True for a bool."""
+    """Return True: a bool is concrete. Raises AssertionError for other types."""
     _check(a, bool)
     return True
 
@@ -67,39 +68,39 @@ def is_nested_int(s: Any) -> bool:
 
 
 def guard_int(a: Any) -> int:
-    """Return an int."""
+    """Return `a`, an int; a symbol would be replaced by its value, which a guard then checks."""
     return int(_check(a, int))
 
 
 def guard_bool(a: Any) -> bool:
-    """Return a bool."""
+    """Return `a`, a bool; see `guard_int`."""
     return bool(_check(a, bool))
 
 
 def guard_float(a: Any) -> float:
-    """Return a float."""
+    """Return `a`, a float, as one; see `guard_int`."""
     return float(_check(a, float))
 
 
 def guard_scalar(a: Any) -> bool | int | float:
-    """Return a number."""
+    """Return `a`, a number; see `guard_int`."""
     if not isinstance(a, bool | int | float):
         raise AssertionError(f"unrecognized scalar {a}")
     return a
 
 
 def guard_size_oblivious(expr: Any) -> bool:
-    """Return a condition on sizes."""
+    """Return `expr`, a bool, unchanged."""
     return bool(_check(expr, bool))
 
 
 def guard_or_true(a: Any) -> bool:
-    """Return a condition; True would stand for one that is unknown."""
+    """Return the truth value of `a`. PyTorch returns True for a condition that it cannot decide."""
     return bool(a)
 
 
 def guard_or_false(a: Any) -> bool:
-    """Return a condition; False would stand for one that is unknown."""
+    """Return the truth value of `a`. PyTorch returns False for a condition that it cannot decide."""
     return bool(a)
 
 
@@ -114,7 +115,7 @@ def statically_known_false(x: Any) -> bool:
 
 
 def expect_true(a: Any, skip: int = 0) -> bool:
-    """Return a condition that the program expects to be true."""
+    """Return `a`, a bool. PyTorch assumes that an undecided condition is true."""
     return bool(_check(a, bool))
 
 
@@ -155,7 +156,7 @@ def constrain_range(a: Any, *, min: int | None, max: int | None = None) -> None:
 
 
 def canonicalize_bool_expr(expr: Any) -> Any:
-    """Return a condition that is a bool unchanged."""
+    """Return `expr`: a bool is canonical."""
     return expr
 
 
@@ -165,17 +166,17 @@ def cast_symbool_to_symint_guardless(symbool: Any) -> int:
 
 
 def optimization_hint(a: Any, fallback: int | None = None) -> int:
-    """Return a number: it is its own hint."""
+    """Return `a`: the example value of a size that is a number is the number itself."""
     return int(a)
 
 
 def guarding_hint_or_throw(a: Any) -> Any:
-    """Return a number: it is its own hint."""
+    """Return `a`: the example value of a size that is a number is the number itself."""
     return _check(a, int, bool)
 
 
 def has_guarding_hint(a: Any) -> bool:
-    """Return True for a number, which is its own hint."""
+    """Return True: a number has an example value, itself."""
     _check(a, int, bool, float)
     return True
 

@@ -130,7 +130,7 @@ class CapturedCall:
         return f"it changes {name}, and a replay does not run Python"
 
     def _find_unknown(self, known: dict[int, Storage]) -> str:
-        """Return "" if all memory of the graph is guarded or its own, else which launch accesses other memory."""
+        """Return which launch accesses memory that neither a guard checks nor the graph's pool has; "" if none does."""
         ranges = [(m.ptr, m.ptr + m.nbytes) for m in [*known.values(), *self.arguments.storages]]
         ranges += self._pool_ranges()
         for launch in self.launches:

@@ -233,7 +233,7 @@ class RecordingDriver:
         return getattr(self.inner, name)
 
     def generic(self, launch: Any, index: int) -> None:
-        """Return None, because launchers for all shapes would not be recorded."""
+        """Return None: a function that launches for all shapes would not report its launches to the capture."""
 
     def launcher(self, exe: Executable) -> Launcher:
         """Return a launcher that reports each launch."""

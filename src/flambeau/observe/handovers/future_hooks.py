@@ -144,7 +144,7 @@ def _map(map_: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
 
 
 def _ask_all(fs: set[Any], what: str, least: int) -> None:
-    """Record a query of which futures are done, if there are at least `least` of them."""
+    """Record that the thread asked which of at least `least` futures are done. `what` names the call."""
     site = asker(2)
     if site is not None and len(fs) >= least:
         for detector in listening() if not all(notes_of(f, Promise).is_known for f in fs) else ():

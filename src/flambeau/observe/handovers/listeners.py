@@ -66,7 +66,11 @@ def act() -> None:
 
 
 def _complete(detector: Detector) -> None:
-    """Report open queries for threads that still run, and add what was recorded before the detector was attached."""
+    """Complete what a detector knows of the host's threads before it makes its certificate.
+
+    The polls of threads that still run are reported as unanswered. What threads did before the detector was attached
+    is added.
+    """
     name_open_questions = import_module(f"{__package__}.thread_hooks").name_open_questions
     name_open_questions(detector)
     for early in _early:

@@ -8,7 +8,7 @@ from flambeau.driver.protocol import Body, Kernel, Launch, host_body
 
 
 def reporting(launch: Launch) -> Launch:
-    """Return a launch with one more input, the last: the receiver of the kernel's inputs, or None.
+    """Return a launch with one more input at the end: an object whose `report` gets the kernel's inputs, or None.
 
     Cost, name and operands are those of `launch`.
     """

@@ -145,7 +145,13 @@ def _describe_allocation(site: Site | None) -> str:
 
 
 def _is_unwritten(cell: Cell, wholes: Wholes, places: PlaceMap | None) -> bool:
-    """Return True if a byte of a cell was written neither as a whole nor through indices."""
+    """Return True if some byte of a cell was never written.
+
+    Args:
+        cell: The cell.
+        wholes: Writes of whole layouts.
+        places: Bytes that were written through indices; None if there are none.
+    """
     touched = touched_bytes(cell.start, cell.end, wholes)
     wanted = touched_bytes(cell.start, cell.end, [(cell.start, cell.extent)])
     if places is not None:

@@ -361,7 +361,9 @@ class PinnedMemory:
         return window
 
     def _is_comparable(self, window: Window) -> bool:
-        """Return True if only the host can change a window's bytes on a real GPU, and comparing them is cheap."""
+        """Return True if, on a real GPU, only the host could change the bytes of a window, and they are few enough to
+        compare them before and after it.
+        """
         start, end = window.start, window.end
         written = any(other.kind is WRITE for other in self._open_windows(window.life, start, end))
         return not written and end - start <= _LARGEST

@@ -79,7 +79,7 @@ class CommandCounter(Protocol):
 
 
 class Simulated:
-    """The numbering and timing of a virtual machine, from its scheduler."""
+    """The numbers and simulated times of a virtual machine's commands, from its scheduler."""
 
     def __init__(self, bare: Any) -> None:
         self.clock: Callable[[], int] = bare.time_ns

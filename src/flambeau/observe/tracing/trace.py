@@ -127,7 +127,7 @@ class _Maker:
         owners: `seq` of a command -> the request that enqueued it.
         before: `seq` of an event's record -> the slice that precedes it on its stream.
         queues: Stream -> (`seq`, index) of its slices, in their order.
-        work: Stream -> the slices that races count.
+        work: Stream -> its slices that do work, by which reports of races number commands.
     """
 
     def __init__(self, tracer: DriverTracer, ranges: RangeRecorder | None) -> None:

@@ -153,7 +153,7 @@ class DriverTracer(Forward):
         self._ranges.pop(ptr, None)
 
     def _owner(self, ptr: int) -> int:
-        """Return the device of reserved addresses."""
+        """Return the device for which the address range around `ptr` was reserved; NOWHERE if none was."""
         found = [i for start, (i, nbytes) in self._ranges.items() if start <= ptr < start + nbytes]
         return found[0] if found else NOWHERE
 

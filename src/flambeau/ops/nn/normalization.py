@@ -297,8 +297,9 @@ def _batch_check(metas: Sequence[Meta]) -> None:
 
 
 def _train_rule(operands: Sequence[Operand], params: Params) -> Signature:
-    """Infer the results. Params (eps, (weight?, bias?)); results: the normalized, and each channel's mean, 1 /
-    sqrt(variance + eps) and variance.
+    """Infer the results: the normalized tensor, and each channel's mean, 1 / sqrt(variance + eps) and variance.
+
+    Params: eps, and whether there are a weight and a bias.
     """
     metas = _metas(operands)
     _batch_check(metas)

@@ -325,8 +325,12 @@ _PARTS = (TO_REAL, FLOAT_TO_REAL)  # operators whose results are real if the ope
 
 
 def _computes_in(node: Applied, kind: dtype, floats: bool) -> bool:
-    """Return True if a record and its constants compute in a dtype. Without `floats`, integers and floats may not be
-    mixed.
+    """Return True if an operation of an expression, with its constants, can be computed in a dtype.
+
+    Args:
+        node: The operation.
+        kind: The dtype.
+        floats: True if operations that make floats of integers can be part of the expression.
     """
     whole = kind.category < FLOATING and not floats
     if whole and (node.record.promotion.common is TO_FLOAT.common or any(map(_is_float, node.args))):

@@ -73,7 +73,7 @@ def rest_of_columns(launch: Launch) -> Sizes:
 
 
 def one_list(launch: Launch) -> Sizes:
-    """Return the bytes of one more list of tensors like the first, with the params (number of tensors, ...)."""
+    """Return the bytes of temporary tensors, one for each tensor of a list; the first param is their number."""
     return tuple([meta.nbytes for meta in launch.outputs[: launch.params[0]]])
 
 

@@ -103,7 +103,7 @@ class Pool:
     Attributes:
         kind: SMALL or LARGE.
         stream: Handle of the stream.
-        queue: Activity of the stream.
+        queue: The record of the stream's commands, by which the allocator knows whether they have ended.
         private: The MemPool that the pool belongs to, if any.
         free_list: Free blocks by size.
         size_classes: Rounded size -> stack of free blocks of exactly this size.

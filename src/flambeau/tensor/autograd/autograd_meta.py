@@ -73,10 +73,12 @@ host_work.on_change(_choose_plans)
 
 
 def node_of(t: Tensor) -> Node | None:
-    """Return the node whose output `t` is, also for a leaf; None if `t` requires no gradient.
+    """Return the node of a tensor: its `grad_fn`, or the node that accumulates a leaf's gradient.
+
+    Returns None if the tensor requires no gradient.
 
     Raises:
-        RuntimeError: For a view that does not allow it, or what it shows, was changed in place.
+        RuntimeError: For a view that was changed in place, or whose base was, and that does not allow it.
     """
     history = t.history
     if history is None:

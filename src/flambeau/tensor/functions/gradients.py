@@ -96,7 +96,7 @@ _property(_grad_fn)
 
 
 def _output_nr(self: Tensor) -> int:
-    """Return the number of the output of `grad_fn` that this tensor is."""
+    """Return the position of this tensor among the outputs of its `grad_fn`, from 0."""
     return self.history.index if self.history is not None and node_of(self) is not None else 0
 
 

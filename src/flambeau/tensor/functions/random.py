@@ -40,7 +40,15 @@ from flambeau.tensor.tensor import Tensor
 
 
 def _fill(op: Op, target: Tensor, source: Generator | None, *parameters: Any, wide: bool = False) -> Tensor:
-    """Fill `target` from a generator, by default that of its device."""
+    """Fill `target` with random numbers, and return it.
+
+    Args:
+        op: The operator that draws them.
+        target: The tensor.
+        source: The generator; None means the default generator of the tensor's device.
+        parameters: Parameters of the distribution, which `op` takes.
+        wide: True if each number takes two of the four random words that a GPU's thread draws at a time.
+    """
     if interception.count and dispatch.is_shown((target,)):
         name = "bernoulli_.float" if op is ops.bernoulli else op.name
         return dispatch.show(name, target, *parameters, **_generator_argument(source))

@@ -1,4 +1,4 @@
-"""Covariance, gradients of samples, histograms, renormalization of vectors, hashes."""
+"""Functions that compute covariance, numerical gradients, histograms, renormalized vectors and hashes of tensors."""
 
 from __future__ import annotations
 

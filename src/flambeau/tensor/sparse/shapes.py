@@ -189,7 +189,7 @@ layout_functions.views[views.select] = _record_view("select", _selected_back, _s
 
 
 def _narrow(t: Tensor, dim: int, start: int, end: int, step: int) -> Tensor:
-    """Return a slice of a dimension as a copy. The slice of all is the tensor itself."""
+    """Return an alias of the tensor for the slice of a whole dimension; others are not implemented, as in PyTorch."""
     meta = meta_of(t)
     d = wrap_dim(dim, meta.ndim)
     size = meta.shape[d]

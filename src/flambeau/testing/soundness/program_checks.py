@@ -90,7 +90,8 @@ class Check:
     def _is_known(self, race: Any) -> bool:
         """Return True if the model contains the reported race, or the race that caused it.
 
-        Streams may reuse memory that others have released, so a race for memory may be reported again there.
+        A stream may reuse memory that another stream has freed. A race on that memory may then be reported a second
+        time, for the accesses of the stream that reuses it.
         """
         if _SEEN_LATER in str(race.second):
             return any(each.kind == "array" for each in self.program.model.races)

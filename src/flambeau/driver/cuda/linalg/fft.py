@@ -199,7 +199,13 @@ def _dense(x: Meta, order: Sequence[int]) -> Meta:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """A plan that covers two tensors: its two sides, its number of transforms, and the byte offsets of its calls."""
+    """Calls of one cuFFT plan that transform a whole tensor into another.
+
+    Attributes:
+        source, target: The layouts of both tensors within a call.
+        batch: Number of transforms of a call.
+        places: Byte offsets in both tensors, of each call.
+    """
 
     source: Side
     target: Side

@@ -55,9 +55,14 @@ def _statements(name: str) -> str:
 
 
 def _element(name: str, small: bool) -> str:
-    """Return the C++ expression of an element, of the number `a` that is held after `statements`.
+    """Return the C++ expression of an element of the result.
 
-    With `small`, the result has 16 bits, and one multiplication by the inverse replaces the divisions.
+    It uses the variables of the code before it: `a` is the element of the input, less the row's maximum or its
+    exponential, and `s`, `log_s` and `inverse` are the row's sum of exponentials, its logarithm and its inverse.
+
+    Args:
+        name: "softmax" or "log_softmax".
+        small: The result has 16 bits, so one multiplication by the inverse replaces the divisions.
     """
     return "a - log_s" if name == "log_softmax" else "a * inverse" if small else "a / s"
 

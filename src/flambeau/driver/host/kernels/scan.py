@@ -24,7 +24,7 @@ def _accumulate(ufunc: np.ufunc, x: Array, axis: int) -> Array:
 
 
 def _accumulate_lines(ufunc: np.ufunc, x: Array, axis: int, kind: Any) -> Array:
-    """Return scans along an axis of long rows, with one `ufunc` call per step.
+    """Return scans along an axis that is not the last one. Each step is one `ufunc` call for all scans.
 
     NumPy's `accumulate` would scan one column after the other, with strided accesses.
     """

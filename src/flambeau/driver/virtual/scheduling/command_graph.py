@@ -287,7 +287,7 @@ class CommandGraph:
         self._host, self._known = host, dict(known)
 
     def join_hosts(self) -> None:
-        """Continue with the host that started the ranks, after all of them have ended."""
+        """Let the next commands be those of the host that started the ranks, after all ranks have ended."""
         for host, known in self._hosts.values():
             self._known = {h: max(n, self._known.get(h, 0)) for h, n in {**self._known, **known}.items()}
             if host != self._host and host >= 0:

@@ -415,9 +415,10 @@ class ReplayPolicy(Oldest):
 
 
 class Follow(ReplayPolicy):
-    """A replay that runs the oldest runnable command first as soon as the program deviates from the token.
+    """A replay that no longer follows its token once the program deviates from it.
 
-    The commands of a program may depend on a race, and then differ in another order.
+    From then on the oldest runnable command runs first. A program whose commands depend on the outcome of a race
+    deviates if the token has another order of the race.
     """
 
     def take(self, now: int | None, question: PollQuestion | None = None) -> Command | None:

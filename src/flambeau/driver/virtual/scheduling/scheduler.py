@@ -531,7 +531,7 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Return True if no command can ever run."""
+        """Return True if no command is runnable, and none will be before the host enqueues more."""
         return not self._policy.runnable
 
     # -- the device's side ------------------------------------------------------------------------------
