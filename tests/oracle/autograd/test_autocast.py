@@ -177,6 +177,7 @@ SAME = {
         "_convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d "
         "cudnn_convolution cudnn_convolution_transpose"
     ),
+    "lstm": "_cudnn_rnn",  # of PyTorch's builds with CUDA
     "scaled_dot_product_attention": "_scaled_dot_product_flash_attention _native_multi_head_attention",
     "interpolate": (
         "_upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d "
