@@ -32,3 +32,13 @@ def test_subscriber_that_leaves_during_an_event_does_not_hide_others() -> None:
         found.add(3)
         notified.append(number)
     assert notified == [0, 1, 2] and found.members == (1, 2, 3, 3, 3)
+
+
+def test_subscriber_is_removed_by_identity() -> None:
+    found: Subscribers[list[int]] = Subscribers()
+    first: list[int] = []
+    second: list[int] = []  # equal to the first
+    found.add(first)
+    found.add(second)
+    found.remove(second)
+    assert len(found.members) == 1 and found.members[0] is first

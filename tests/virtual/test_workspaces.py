@@ -1,6 +1,7 @@
 """Memory that PyTorch's kernels take while they run: peaks equal those of an H100 in these families."""
 
 import json
+import statistics
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,21 @@ def test_peaks_are_those_of_an_h100(family, ops):
     ]
     assert len(rows) > 4
     assert differing == []
+
+
+def test_recurrent_networks_take_the_memory_and_the_time_of_cudnn():
+    rows = [
+        row
+        for seed in (29, 30, 31)
+        for row in json.loads((FOLDER / f"h200_seed_{seed}.json").read_text())["workloads"]
+        if row["family"] == "recurrent" and not row["params"]["net"].endswith("Cell") and "peak" in row
+    ]
+    found = [simulate(FAMILIES["recurrent"], row["params"], "h200") for row in rows]
+    peaks = [abs(x["peak"] / row["peak"] - 1) for x, row in zip(found, rows, strict=True)]
+    times = [x["ns"] / row["ns"] for x, row in zip(found, rows, strict=True)]
+    assert len(rows) > 40
+    assert statistics.median(peaks) < 0.01 and max(peaks) < 0.3
+    assert statistics.median(abs(time - 1) for time in times) < 0.2 and all(0.4 < time < 2 for time in times)
 
 
 def test_nothing_stays_allocated_and_the_cpu_allocates_nothing():
