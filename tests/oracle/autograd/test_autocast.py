@@ -177,7 +177,6 @@ SAME = {
         "_convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d "
         "cudnn_convolution cudnn_convolution_transpose"
     ),
-    "lstm": "_cudnn_rnn",  # of PyTorch's builds with CUDA
     "scaled_dot_product_attention": "_scaled_dot_product_flash_attention _native_multi_head_attention",
     "interpolate": (
         "_upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d "
@@ -189,7 +188,7 @@ SAME = {
     "linalg_cross": "cross",
     "grid_sample": "grid_sampler",
     "nll_loss": "nll_loss2d",
-    "lstm": "_thnn_fused_lstm_cell",
+    "lstm": "_thnn_fused_lstm_cell _cudnn_rnn",  # the latter in PyTorch's builds with CUDA
     "gru": "_thnn_fused_gru_cell",
 }
 # Those that are functions of several operators here, which name their rule where they call `cast` or `call_cast`.
